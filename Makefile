@@ -1,0 +1,68 @@
+# Every target creates .venv and installs what it needs the first time, and only then.
+#
+# What is installed is remembered by stamp files inside .venv, which are older than pyproject.toml or
+# constraints.txt exactly when there is something to install again. Another Python: make PYTHON=...
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+# The environment variables, not `pip install -c`: pip's isolated build environments read nothing
+# else (PIP_BUILD_CONSTRAINT from pip 25.3 on, PIP_CONSTRAINT before). Relative, so that a path with
+# a space in it is no trouble; every recipe runs in this folder.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint bench docs
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo       a short real example"
+	@echo "make test       the tests"
+	@echo "make test-slow  the tests marked slow, which make test leaves out"
+	@echo "make lint       ruff, ruff format --check, mypy --strict"
+	@echo "make bench      timings beside other libraries; fills the table in README.md"
+	@echo "make docs       the documentation site, in site/"
+
+demo: $(VENV)/.installed-base
+	$(BIN)/python examples/per_record_gradients.py
+
+# One thread per worker: two workers on two cores, and sums in the same order on every machine.
+test test-slow: export OMP_NUM_THREADS := 1
+test test-slow: export MKL_NUM_THREADS := 1
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2
+
+# pytest's exit code 5 says that no test was collected: no test is slow yet, which is no failure.
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -n 2 -m slow || test $$? -eq 5
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy --strict src
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m mkdocs build --strict
+
+# Installing. Each set of extras also installs the package itself, hence the stamp of both.
+
+$(VENV)/.installed-base: EXTRAS :=
+$(VENV)/.installed-dev: EXTRAS := [dev,transformers]
+$(VENV)/.installed-bench: EXTRAS := [bench]
+$(VENV)/.installed-docs: EXTRAS := [docs]
+
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/pip
+	$(BIN)/python -m pip install --quiet --editable '.$(EXTRAS)'
+	@touch $(VENV)/.installed-base $@
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit("Plumbline needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)

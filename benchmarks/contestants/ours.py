@@ -1,0 +1,56 @@
+"""Plumbline's DP-SGD and BAM steps, written against `plumbline.gradients` alone.
+
+The other libraries are timed without their data loaders and accountants, so ours is timed
+without `make_private` too: capture, norms, clipped sum, ordinary torch noise, optimizer.
+"""
+
+from __future__ import annotations
+
+import torch
+from plumbline.gradients import Perturbation, capture
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.contestants.base import Settings
+from benchmarks.models import Workload
+
+
+class DPSGD:
+    """Clip each record's gradient, sum, add noise, step."""
+
+    def __init__(self, workload: Workload, settings: Settings, size: int | None = None) -> None:
+        self.model = workload.model()
+        self.x, self.y = workload.batch(size)
+        self.settings = settings
+        self.named = dict(self.model.named_parameters())
+        self.optimizer = torch.optim.SGD(self.named.values(), lr=settings.learning_rate)
+
+    def losses(self) -> Tensor:
+        """One loss per record, `[B]`."""
+        return F.cross_entropy(self.model(self.x), self.y, reduction="none")
+
+    def step(self) -> None:
+        """One DP-SGD step."""
+        self._release(capture(self.model, self.losses))
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Copies of the weights by name."""
+        return {name: p.detach().clone() for name, p in self.named.items()}
+
+    def _release(self, gradients) -> None:
+        clip = self.settings.clip
+        clipped = gradients.sum((clip / gradients.norms()).clamp(max=1.0))
+        for name, p in self.named.items():
+            noise = torch.randn_like(p).mul_(self.settings.noise_multiplier * clip)
+            p.grad = noise.add_(clipped[name]).div_(len(self.y))
+        self.optimizer.step()
+
+
+class BAM(DPSGD):
+    """The same step with record i's gradient taken at `theta + radius * g_i / |g_i|`."""
+
+    def step(self) -> None:
+        """One BAM step: an ascent per record, then DP-SGD on what is found there."""
+        first = capture(self.model, self.losses)
+        ascent = Perturbation(first, self.settings.radius / first.norms())
+        self._release(capture(self.model, self.losses, at=ascent))

@@ -1,0 +1,60 @@
+"""The machine a result belongs to, and the two cores every contestant runs on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+THREADS = 2
+
+
+def pin() -> None:
+    """Restrict this process and its children to `THREADS` cores, for every library alike.
+
+    Affinity rather than thread settings: jax sizes its pool by it and has no other switch. Must
+    run before torch or jax start their threads, so torch is imported here and not above.
+    """
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:THREADS])
+    import torch
+
+    torch.set_num_threads(THREADS)
+
+
+def describe() -> dict[str, str | int]:
+    """Processor, cores, threads and library versions."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count() or 0,
+        "threads": THREADS,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: _version(name) for name in ("torch", "opacus", "jax", "plumbline")},
+    }
+
+
+def sentence(machine: dict[str, str | int]) -> str:
+    """The same in one line, for tables and terminals."""
+    versions = ", ".join(f"{name} {machine[name]}" for name in ("torch", "opacus", "jax"))
+    return (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads; "
+        f"{versions}; Python {machine['python']}, {machine['system']}"
+    )
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown processor"
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,29 @@
+"""Every record's gradient, without building it: the algebra that everything else stands on.
+
+``capture`` runs a model once forward and once backward and returns ``PerSampleGradients``, on which
+norms, weighted sums, inner products, combinations and pools are cheap operations. It knows nothing
+of privacy.
+"""
+
+from plumbline.gradients.capturing import Perturbation, capture
+from plumbline.gradients.errors import (
+    BatchDimensionError,
+    CaptureError,
+    EscapedParameterError,
+    LossError,
+    RecordsMixError,
+    UnsupportedModelError,
+)
+from plumbline.gradients.kernels import KERNELS
+from plumbline.gradients.layers import (
+    convolution,
+    embedding,
+    general,
+    group_norm,
+    layer_norm,
+    linear,
+    repeated,
+)
+from plumbline.gradients.per_sample import PerSampleGradients
+
+combine = PerSampleGradients.combine

@@ -1,0 +1,94 @@
+"""The check of a capture against autograd's own gradient.
+
+With random weights ``r_i``, autograd's gradient of ``sum_i r_i loss_i`` must equal the capture's
+``sum(r)``. Random weights rather than ones: a record taken for another would not show in a plain
+sum. A parameter that is used where the capture does not see it shows as a gradient that reached the
+parameter (or its stand-in) itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from plumbline.gradients.tape import Weight
+from plumbline.gradients.terms import Term
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a capture differs from autograd, and how, in words."""
+
+    parameter: str
+    message: str
+
+
+class Probe:
+    """Random weights on the losses, and autograd's gradient of that weighted sum."""
+
+    def __init__(self, losses: Tensor) -> None:
+        generator = torch.Generator().manual_seed(len(losses))
+        weights = 0.5 + torch.rand(len(losses), generator=generator)
+        self.weights = weights.to(losses)
+        self._reference: dict[str, Tensor | None] = {}
+        self._escaped: list[str] = []
+
+    def differentiate(
+        self,
+        losses: Tensor,
+        weights: Mapping[str, Weight],
+        parameters: Mapping[str, nn.Parameter],
+        tracked: Mapping[str, Tensor],
+    ) -> None:
+        """Autograd's own gradient, while the graph is there."""
+        names = list(weights)
+        with torch._C.DisableTorchFunctionSubclass():
+            inputs = [weights[name].value for name in names]
+            inputs += [parameters[name] for name in names] + [tracked[name] for name in names]
+            gradients = torch.autograd.grad(
+                (self.weights * losses).sum(), inputs, allow_unused=True, retain_graph=True
+            )  # retained: gradients of made weights are pulled back through the graph later
+        count = len(names)
+        self._reference = dict(zip(names, gradients[:count], strict=True))
+        beside = zip(gradients[count : 2 * count], gradients[2 * count :], strict=True)
+        self._escaped = [
+            name
+            for name, pair in zip(names, beside, strict=True)
+            if any(gradient is not None for gradient in pair)
+        ]
+
+    def difference(self, terms: Mapping[str, Term]) -> Difference | None:
+        """Where and how the capture differs from autograd; None when they agree."""
+        if self._escaped:
+            return Difference(
+                self._escaped[0],
+                f"The parameter '{self._escaped[0]}' is used where the capture does not see it (a "
+                "custom autograd function, or a copy of the parameter kept outside the module). "
+                "Write that operation with ordinary torch functions, or freeze the parameter.",
+            )
+        reference = {name: value for name, value in self._reference.items() if value is not None}
+        squares = [value.double().square().sum() for value in reference.values()]
+        scale = float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+        for name, term in terms.items():
+            ours = term.weighted_sum(self.weights)
+            theirs = reference.get(name, torch.zeros_like(ours)).to(ours.dtype)
+            error = float((ours - theirs).double().norm())
+            size = float(theirs.double().norm())
+            if not error <= tolerance(theirs) * (size + 1e-2 * scale):
+                return Difference(
+                    name,
+                    f"The captured gradient of the parameter '{name}' differs from autograd's own "
+                    f"(by {error:.2e}, its norm is {size:.2e}): the capture cannot tell the "
+                    "records apart. Batch dimensions must come first (or second) in every tensor "
+                    "that meets a parameter, and a record's loss must depend on that record only.",
+                )
+        return None
+
+
+def tolerance(value: Tensor) -> float:
+    """How far two evaluations of the same gradient may lie apart."""
+    narrow = torch.is_autocast_enabled(value.device.type) or value.dtype.itemsize < 4
+    return 5e-2 if narrow else 1e-3

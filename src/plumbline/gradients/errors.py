@@ -1,0 +1,29 @@
+"""What can go wrong while per-record gradients are captured, in words.
+
+Every message says what was given, what is expected, and what to do next. All of them are
+``CaptureError``s, so that a caller can catch the family.
+"""
+
+
+class CaptureError(RuntimeError):
+    """Per-record gradients could not be captured."""
+
+
+class LossError(CaptureError):
+    """The losses are not one number per record."""
+
+
+class BatchDimensionError(CaptureError):
+    """A tensor that meets a parameter has no dimension as long as the batch."""
+
+
+class RecordsMixError(CaptureError):
+    """An operation makes one record's loss depend on another record."""
+
+
+class EscapedParameterError(CaptureError):
+    """A parameter is used in a way that the capture does not see."""
+
+
+class UnsupportedModelError(CaptureError):
+    """The model cannot be captured at all (compiled, scripted, nothing to train)."""

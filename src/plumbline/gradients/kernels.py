@@ -1,0 +1,117 @@
+"""Which kernel computes a layer's per-record gradients: measured once per shape, then remembered.
+
+Per-record gradients of one layer can be had in several ways, and which is fastest depends on the
+layer's shape and on the machine. ``Kernels.run`` times the candidates on the first batch of a shape
+(as cuDNN's benchmark mode does), keeps the fastest and uses it from then on. A fixed choice can be
+asked for, so that two runs add up their numbers in the same order: ``pin`` takes what ``choices``
+gave, and ``measure=False`` takes each layer's first candidate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+
+Key = tuple[object, ...]
+Result = TypeVar("Result")
+
+_REPEATS = 3
+
+
+def bucket(records: int) -> int:
+    """The power of two at or above ``records``: Poisson batches share a measured choice."""
+    return 1 << max(records - 1, 0).bit_length()
+
+
+@dataclass
+class Kernels:
+    """The measured (or given) choice of a kernel for each layer shape.
+
+    Attributes:
+        measure: Time the candidates of a shape that has no choice yet. When False the first
+            candidate is taken, which makes the choice the same on every machine.
+        timings: Seconds of every candidate measured so far, by shape.
+    """
+
+    measure: bool = True
+    timings: dict[Key, dict[str, float]] = field(default_factory=dict)
+    _chosen: dict[Key, str] = field(default_factory=dict)
+    _pinned: dict[str, str] = field(default_factory=dict)
+
+    def run(
+        self,
+        key: Key,
+        candidates: Mapping[str, Callable[[], Result]],
+        finish: Callable[[Result], object] | None = None,
+    ) -> Result:
+        """The result of the candidate chosen for ``key``, measuring first if there is none yet.
+
+        ``finish`` is what will be done with the result later; its time counts in the measurement.
+        """
+        name = self._chosen.get(key) or self._pinned.get(repr(key))
+        if name not in candidates:
+            if self.measure and len(candidates) > 1:
+                return self._fastest(key, candidates, finish)
+            name = next(iter(candidates))
+        self._chosen[key] = name
+        return candidates[name]()
+
+    def choices(self) -> dict[str, str]:
+        """The choices made so far, as plain text that a checkpoint can hold."""
+        return {repr(key): name for key, name in self._chosen.items()}
+
+    def pin(self, choices: Mapping[str, str]) -> None:
+        """Use these choices from now on and measure nothing."""
+        self.measure = False
+        self._chosen = {}
+        self._pinned = dict(choices)
+
+    def forget(self) -> None:
+        """Drop every choice and timing, and measure again."""
+        self.measure = True
+        self._chosen = {}
+        self._pinned = {}
+        self.timings = {}
+
+    def chosen(self, key: Key) -> str | None:
+        """The name of the candidate in use for ``key``."""
+        return self._chosen.get(key)
+
+    def _fastest(
+        self,
+        key: Key,
+        candidates: Mapping[str, Callable[[], Result]],
+        finish: Callable[[Result], object] | None,
+    ) -> Result:
+        seconds: dict[str, float] = {}
+        for name, candidate in candidates.items():
+
+            def whole(candidate: Callable[[], Result] = candidate) -> None:
+                result = candidate()
+                if finish is not None:
+                    finish(result)
+
+            whole()  # warm-up: first-touch page faults and primitive caches are not the kernel
+            seconds[name] = min(_seconds(whole) for _ in range(_REPEATS))
+        name = min(seconds, key=lambda candidate: seconds[candidate])
+        self.timings[key] = seconds
+        self._chosen[key] = name
+        return candidates[name]()
+
+
+def _seconds(candidate: Callable[[], object]) -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    candidate()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+KERNELS = Kernels()
+"""The process's one table of choices: a shape is measured once, whoever asks."""

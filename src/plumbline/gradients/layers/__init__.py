@@ -1,0 +1,41 @@
+"""One file per kind of layer, found through a registry of the torch functions they handle.
+
+A layer file decorates a function with ``@handles(F.linear)``: it is called in place of that torch
+function whenever one of its arguments is a tracked parameter. It runs the operation (at each
+record's own weights when the capture is perturbed) and tells the tape how to turn the gradient that
+flows back into terms. Returning None asks for the general rule in ``general.py``.
+``rewrites=True`` marks a handler that only expresses its function through other handled functions
+(attention, recurrent layers); it serves every kind of capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Handler = Callable[..., Any]
+F = TypeVar("F", bound=Handler)
+
+ANYTHING = object()
+"""Stands for every torch function that has no handler of its own: the general rule."""
+
+HANDLERS: dict[Any, Handler] = {}
+REWRITES: set[Any] = set()
+
+
+def handles(*functions: Any, rewrites: bool = False) -> Callable[[F], F]:
+    """Registers the decorated handler for torch functions.
+
+    Args:
+        functions: The torch functions (``F.linear``, ``torch.conv2d`` ...).
+        rewrites: Whether the handler only calls other handled functions.
+    """
+
+    def register(handler: F) -> F:
+        for function in functions:
+            HANDLERS[function] = handler
+            if rewrites:
+                REWRITES.add(function)
+        return handler
+
+    return register

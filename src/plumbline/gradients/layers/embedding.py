@@ -1,0 +1,149 @@
+"""Embedding tables: a record's gradient has rows only for the tokens it contains.
+
+Rows of equal tokens are summed within the record (a sort and a segmented sum, nothing of the
+table's size), so the norm has no cancellation beyond that of the sum itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from plumbline.gradients.errors import RecordsMixError
+from plumbline.gradients.kernels import Key, bucket
+from plumbline.gradients.layers import handles
+from plumbline.gradients.tape import Tape
+from plumbline.gradients.terms import Dense, Term, grouped_positions, rows_like, scatter_rows
+
+
+class Rows(Term):
+    """``g_i = sum_t e(index_it) back_it^T``, from ``index [B, T]`` and ``back [B, T, d]``."""
+
+    def __init__(self, index: Tensor, back: Tensor, table: int) -> None:
+        self.index, self.back = index, back
+        self.records = index.shape[0]
+        self.shape = torch.Size((table, back.shape[2]))
+
+    def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        index, back = self.index[start:stop], self.back[start:stop]
+        if out is None:
+            out = back.new_zeros(stop - start, *self.shape)
+        else:
+            out.zero_()
+        return out.scatter_add_(1, index[..., None].expand_as(back), back)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        back = self.back * rows_like(weights, self.back)
+        total: Tensor = torch.ops.aten.embedding_dense_backward(
+            back, self.index, self.shape[0], -1, False
+        )
+        return total
+
+    def dot(self, direction: Tensor) -> Tensor:
+        return (F.embedding(self.index, direction) * self.back).sum((1, 2))
+
+    def select(self, index: Tensor) -> Rows:
+        return Rows(self.index[index], self.back[index], self.shape[0])
+
+    def scaled(self, coefficients: Tensor) -> Rows:
+        return Rows(self.index, self.back * rows_like(coefficients, self.back), self.shape[0])
+
+    def joined(self, others: Sequence[Term]) -> Rows:
+        terms = [self, *(other for other in others if isinstance(other, Rows))]
+        index = torch.cat([term.index for term in terms], 1)
+        return Rows(index, torch.cat([term.back for term in terms], 1), self.shape[0])
+
+    def pooled(self, index: Tensor, groups: int) -> Rows:
+        slots, size = grouped_positions(index, groups)
+        tokens = scatter_rows(self.index, slots, groups * size)
+        back = scatter_rows(self.back, slots, groups * size)  # empty slots add zero to token 0
+        return Rows(tokens.view(groups, -1), back.view(groups, -1, self.shape[1]), self.shape[0])
+
+    def streamed_square_norms(self) -> Tensor:
+        tokens, order = self.index.sort(1)
+        back = self.back.gather(1, order[..., None].expand_as(self.back))
+        starts = torch.ones_like(tokens)
+        starts[:, 1:] = tokens[:, 1:] != tokens[:, :-1]
+        segment = starts.flatten().cumsum(0) - 1  # a record's first token always opens a segment
+        sums = back.new_zeros(back.shape[0] * back.shape[1], back.shape[2])
+        sums.index_add_(0, segment, back.flatten(0, 1))
+        squares = sums.square().sum(1)
+        owner = torch.arange(self.records, device=tokens.device).repeat_interleave(tokens.shape[1])
+        first = starts.flatten().bool()
+        count = int(segment[-1]) + 1 if segment.numel() else 0
+        total = squares.new_zeros(self.records)
+        return total.index_add_(0, owner[first], squares[:count])
+
+    def double(self) -> Rows:
+        return Rows(self.index, self.back.double(), self.shape[0])
+
+    def rows(self, index: Tensor) -> Tensor:
+        same = (index[:, :, None] == self.index[:, None, :]).to(self.back.dtype)
+        return same @ self.back
+
+    @property
+    def keepable(self) -> bool:
+        return False
+
+    @property
+    def nbytes(self) -> int:
+        return self.index.nbytes + self.back.nbytes
+
+    @property
+    def key(self) -> Key:
+        return ("embedding", self.index.shape[1], *self.shape, bucket(self.records), self.dtype)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.back.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.back.device
+
+
+@handles(F.embedding)
+def embedding(
+    tape: Tape,
+    input: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor | None:
+    """``F.embedding`` at each record's own table, its gradients captured."""
+    known = tape.weights(weight)
+    if max_norm is not None or scale_grad_by_freq:
+        raise RecordsMixError(
+            f"The embedding '{weight._weight.name}' uses "  # type: ignore[attr-defined]
+            f"{'max_norm' if max_norm is not None else 'scale_grad_by_freq'}, with which one "
+            "record's tokens change another record's gradient. Build it without that option."
+        )
+    if known is None or tape.weight(input) is not None or input.dim() == 0:
+        return None
+    (table,) = known
+    layout = tape.layout(input, table, leading=input.dim())
+    if layout is None:
+        return None
+    tokens = layout.to_records(input[..., None])[..., 0]
+    output = F.embedding(input, table.value, padding_idx)
+    if table.offset is not None:
+        change = table.offset.rows(tokens)
+        output = output + layout.from_records(change, output).to(output.dtype)
+    padding = None if padding_idx is None else padding_idx % weight.shape[0]
+
+    def terms(gradient: Tensor) -> None:
+        back = layout.to_records(gradient).to(table.value.dtype)
+        if padding is not None:
+            back = back.masked_fill((tokens == padding)[..., None], 0)
+        table.add(Rows(tokens, back, table.value.shape[0]))
+
+    return tape.watch(output, terms, reads=input)
+
+
+__all__ = ["Dense", "Rows", "embedding"]

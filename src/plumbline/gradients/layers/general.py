@@ -1,0 +1,165 @@
+"""Whatever has no layer file: raw parameters, custom modules, weights made from weights.
+
+A function of parameters only (a slice, a standardised weight, a learned query through a linear
+layer) gives a weight again, whose gradients are pulled back through it afterwards. A function that
+brings parameters and records together runs under ``torch.vmap`` with each record's own copy of the
+parameter (a stride-0 view, no memory), and autograd gives the per-record gradients. Where vmap
+cannot, a loop over the records does, with one warning that names the parameter.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from plumbline.gradients.errors import RecordsMixError
+from plumbline.gradients.layers import ANYTHING, handles
+from plumbline.gradients.tape import Layout, Tape, Weight
+from plumbline.gradients.tracked import Tracked
+
+_LOOPED: set[str] = set()
+
+
+@handles(ANYTHING)
+def general(
+    tape: Tape, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    """``func`` where parameters meet records, or where they meet only each other."""
+    if (overwritten := _in_place(func)) is not None:
+        result = general(tape, overwritten, args, kwargs)
+        return result if tape.weight(args[0]) is not None else args[0].copy_(result)
+    leaves, spec = tree_flatten((tuple(args), kwargs))
+    weights = {place: leaf._weight for place, leaf in enumerate(leaves) if type(leaf) is Tracked}
+    first = next(iter(weights.values()))
+    layouts = {
+        place: layout
+        for place, leaf in enumerate(leaves)
+        if type(leaf) is not Tracked
+        and isinstance(leaf, Tensor)
+        and (layout := tape.layout(leaf, first, leading=leaf.dim())) is not None
+    }
+    call = _Call(func, leaves, spec)
+    if layouts:
+        return _meet(tape, call, weights, layouts)
+    return _make(tape, call, weights)
+
+
+class _Call:
+    """A function and its arguments, to be called again with some of them replaced."""
+
+    def __init__(self, func: Callable[..., Any], leaves: list[Any], spec: Any) -> None:
+        self.func, self.leaves, self.spec = func, leaves, spec
+
+    def __call__(self, replaced: dict[int, Any]) -> Any:
+        leaves = [replaced.get(place, leaf) for place, leaf in enumerate(self.leaves)]
+        args, kwargs = tree_unflatten(leaves, self.spec)
+        return self.func(*args, **kwargs)
+
+
+def _make(tape: Tape, call: _Call, weights: dict[int, Weight]) -> Any:
+    """A function of parameters only: a weight again."""
+    roots = tuple(dict.fromkeys(root for weight in weights.values() for root in weight.roots))
+    with torch.enable_grad():
+        result = call({place: weight.graph for place, weight in weights.items()})
+        results, spec = tree_flatten(result)
+        owns: list[Any] = [None] * len(results)
+        differentiable = [isinstance(part, Tensor) and part.requires_grad for part in results]
+        if any(differentiable) and any(
+            tape.dense or weight.own is not None or weight.offset is not None
+            for weight in weights.values()
+        ):
+            places = list(weights)
+
+            def one(*values: Tensor) -> Any:
+                parts, _ = tree_flatten(call(dict(zip(places, values, strict=True))))
+                return tuple(part for part in parts if isinstance(part, Tensor))
+
+            own = iter(torch.vmap(one)(*(weight.per_record() for weight in weights.values())))
+            owns = [next(own) if isinstance(part, Tensor) else None for part in results]
+    made = [
+        Tracked.of(Weight.made(part, roots, own)) if is_weight else part
+        for part, own, is_weight in zip(results, owns, differentiable, strict=True)
+    ]
+    return tree_unflatten(made, spec)
+
+
+def _meet(
+    tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int, Layout]
+) -> Any:
+    """Parameters and records together: each record with its own parameters."""
+    flat = any(layout.where == "flat" for layout in layouts.values())
+    second = not flat and all(layout.where == "second" for layout in layouts.values())
+    axis = 1 if second else 0
+    values = {place: weight.per_record() for place, weight in weights.items()}
+    for place, layout in layouts.items():
+        values[place] = _by_record(call.leaves[place], layout, flat)
+    places = list(values)
+
+    def one(*slices: Any) -> Any:
+        result = call(dict(zip(places, slices, strict=True)))
+        return tree_map(lambda part: _drop_record_axis(part, axis, flat, call, weights), result)
+
+    def restore(result: Tensor) -> Tensor:
+        return result.flatten(0, 1) if flat else result.movedim(0, axis)
+
+    try:
+        result = torch.vmap(one, randomness="different")(*values.values())
+    except RecordsMixError:
+        raise
+    except (RuntimeError, ValueError, NotImplementedError) as reason:
+        result = _loop(tape, one, list(values.values()), next(iter(weights.values())), reason)
+    return tree_map(restore, result)
+
+
+def _by_record(tensor: Tensor, layout: Layout, flat: bool) -> Tensor:
+    """``[B, ...]`` whose rows are what the function sees of one record: a batch of one."""
+    if layout.where == "flat":
+        return tensor.reshape(layout.records, -1, *tensor.shape[1:])
+    if layout.where == "second":
+        return tensor.movedim(1, 0).unsqueeze(2)
+    return tensor if flat else tensor.unsqueeze(1)
+
+
+def _drop_record_axis(
+    part: Any, axis: int, flat: bool, call: _Call, weights: dict[int, Weight]
+) -> Any:
+    if not isinstance(part, Tensor) or flat:
+        return part
+    if part.dim() <= axis or part.shape[axis] != 1:
+        names = ", ".join(f"'{weight.name}'" for weight in weights.values())
+        raise RecordsMixError(
+            f"{getattr(call.func, '__name__', call.func)} of the parameter {names} gives a tensor "
+            "without the batch dimension, so one record's gradient is not defined. Write the "
+            "operation so that each record keeps its own row."
+        )
+    return part.squeeze(axis)
+
+
+def _loop(
+    tape: Tape, one: Callable[..., Any], values: list[Tensor], weight: Weight, reason: Exception
+) -> Any:
+    if weight.name not in _LOOPED:
+        _LOOPED.add(weight.name)
+        warnings.warn(
+            f"The operation on the parameter '{weight.name}' does not work under torch.vmap "
+            f"({str(reason).splitlines()[0]}); it runs record by record instead, which is slow.",
+            stacklevel=2,
+        )
+    rows = [one(*(value[record] for value in values)) for record in range(tape.records)]
+    return tree_map(lambda *parts: torch.stack(parts), *rows)
+
+
+def _in_place(func: Callable[..., Any]) -> Callable[..., Any] | None:
+    """The ordinary form of an in-place function (``add_``, ``+=``), or None."""
+    name = getattr(func, "__name__", "")
+    if name.startswith("__i") and name.endswith("__") and hasattr(Tensor, f"__{name[3:]}"):
+        ordinary = getattr(Tensor, f"__{name[3:]}")
+        return ordinary if name not in {"__invert__", "__index__", "__int__"} else None
+    if name.endswith("_") and not name.endswith("__") and hasattr(Tensor, name[:-1]):
+        return getattr(Tensor, name[:-1])  # type: ignore[no-any-return]
+    return None

@@ -1,0 +1,189 @@
+"""Linear layers: ``g_i = sum_t d_it a_it^T`` for inputs of any rank.
+
+One position per record (an MLP) never needs the gradient at all: ``|g_i| = |d_i| |a_i|``. With more
+positions the candidates are a batched product, kept or made a few records at a time, and the Gram
+form ``sum_ts (a_t . a_s)(d_t . d_s)``, which is formed in float64 because it cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from plumbline.gradients.kernels import Key, bucket
+from plumbline.gradients.layers import handles
+from plumbline.gradients.tape import Tape, Weight
+from plumbline.gradients.terms import (
+    CHUNK_BYTES,
+    Dense,
+    Term,
+    grouped_positions,
+    rounding_slack,
+    rows_like,
+    scatter_rows,
+)
+
+
+class Outer(Term):
+    """``g_i = sum_t left_it right_it^T``, from ``left [B, T, m]`` and ``right [B, T, n]``."""
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left, self.right = left, right
+        self.records, self.positions = left.shape[:2]
+        self.shape = torch.Size((left.shape[2], right.shape[2]))
+
+    def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        left, right = self.left[start:stop].transpose(1, 2), self.right[start:stop]
+        return torch.bmm(left, right) if out is None else torch.bmm(left, right, out=out)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        # The smaller side is scaled: one pass over memory less.
+        left, right = self.left, self.right
+        if left.shape[2] <= right.shape[2]:
+            left = left * rows_like(weights, left)
+        else:
+            right = right * rows_like(weights, right)
+        return left.flatten(0, 1).T @ right.flatten(0, 1)
+
+    def dot(self, direction: Tensor) -> Tensor:
+        return ((self.left @ direction) * self.right).sum((1, 2))
+
+    def select(self, index: Tensor) -> Outer:
+        return Outer(self.left[index], self.right[index])
+
+    def scaled(self, coefficients: Tensor) -> Outer:
+        return Outer(self.left * rows_like(coefficients, self.left), self.right)
+
+    def joined(self, others: Sequence[Term]) -> Outer:
+        terms = [self, *(other for other in others if isinstance(other, Outer))]
+        return Outer(
+            torch.cat([term.left for term in terms], 1),
+            torch.cat([term.right for term in terms], 1),
+        )
+
+    def pooled(self, index: Tensor, groups: int) -> Outer:
+        slots, size = grouped_positions(index, groups)
+        left = scatter_rows(self.left, slots, groups * size)
+        right = scatter_rows(self.right, slots, groups * size)
+        positions = size * self.positions
+        return Outer(left.view(groups, positions, -1), right.view(groups, positions, -1))
+
+    def norm_kernels(self) -> dict[str, Callable[[], Tensor]]:
+        if self.positions == 1:
+            return {"product": self._product_square_norms}
+        return {"stream": self.streamed_square_norms, "gram": self._gram_square_norms}
+
+    def slack(self) -> Tensor | None:
+        if self.positions == 1:
+            return None
+        return rounding_slack(self.left, self.right, self.positions)
+
+    def double(self) -> Outer:
+        return Outer(self.left.double(), self.right.double())
+
+    def rows(self, index: Tensor) -> Tensor:
+        positions = index[:, None, :].expand(-1, self.positions, -1)
+        return self.left.gather(2, positions).transpose(1, 2) @ self.right
+
+    def applied(self, inputs: Tensor) -> Tensor | None:
+        m, n = self.shape
+        if self.positions * (m + n) > m * n:
+            return None
+        return (inputs @ self.right.transpose(1, 2)) @ self.left
+
+    @property
+    def keepable(self) -> bool:
+        return self.positions > 1
+
+    @property
+    def nbytes(self) -> int:
+        return self.left.nbytes + self.right.nbytes
+
+    @property
+    def key(self) -> Key:
+        return ("outer", *self.left.shape[1:], self.right.shape[2], bucket(self.records),
+                self.dtype, self.device.type)  # fmt: skip
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.left.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.left.device
+
+    def _product_square_norms(self) -> Tensor:
+        left = torch.linalg.vector_norm(self.left[:, 0], dim=1)
+        right = torch.linalg.vector_norm(self.right[:, 0], dim=1)
+        return (left * right).square()
+
+    def _gram_square_norms(self) -> Tensor:
+        size = max(1, CHUNK_BYTES // (16 * self.positions**2))
+        parts = []
+        for start in range(0, self.records, size):
+            left = self.left[start : start + size].double()
+            right = self.right[start : start + size].double()
+            gram = (left @ left.transpose(1, 2)).mul_(right @ right.transpose(1, 2))
+            parts.append(gram.sum((1, 2)).clamp_(min=0).to(self.dtype))
+        return torch.cat(parts) if parts else self.left.new_zeros(0)
+
+
+@handles(F.linear)
+def linear(
+    tape: Tape, inputs: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor | None:
+    """``F.linear`` at each record's own weights, its gradients captured."""
+    return affine(tape, inputs, weight, bias, transposed=False)
+
+
+def affine(
+    tape: Tape, inputs: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool
+) -> Tensor | None:
+    """``x W^T + b``, or ``x W + b`` when the weight is stored transposed.
+
+    Returns None to ask for the general rule (an input that is itself a weight, or a weight that is
+    made from per-record weights).
+    """
+    known = tape.weights(weight, bias)
+    if known is None or tape.weight(inputs) is not None or inputs.dim() < 2:
+        return None
+    layout = tape.layout(inputs, known[0], leading=inputs.dim() - 1)
+    if layout is None:
+        return None
+    w, b = tape.weight(weight), tape.weight(bias)
+    weight_value = w.value if w else weight
+    bias_value = b.value if b else bias
+    if w is not None and w.offset is not None:
+        records = layout.to_records(inputs)
+        output = layout.from_records(_perturbed(records, w, weight_value, transposed), inputs)
+        output = output if bias_value is None else output + bias_value
+    elif transposed:
+        output = F.linear(inputs, weight_value.T, bias_value)
+    else:
+        output = F.linear(inputs, weight_value, bias_value)
+    if b is not None and b.offset is not None:
+        shift = b.offset.dense()[:, None, :]
+        output = layout.from_records(layout.to_records(output) + shift.to(output.dtype), output)
+
+    def terms(gradient: Tensor) -> None:
+        back = layout.to_records(gradient).to(weight_value.dtype)
+        if w is not None:
+            into = layout.to_records(inputs).to(weight_value.dtype)
+            w.add(Outer(into, back) if transposed else Outer(back, into))
+        if b is not None:
+            b.add(Dense(back.sum(1) if back.shape[1] > 1 else back[:, 0]))
+
+    return tape.watch(output, terms, reads=inputs)
+
+
+def _perturbed(inputs: Tensor, weight: Weight, value: Tensor, transposed: bool) -> Tensor:
+    """Outputs ``[B, T, out]`` for inputs ``[B, T, in]`` at each record's own weight."""
+    offset = weight.offset
+    assert offset is not None
+    if not transposed and (change := offset.applied(inputs)) is not None:
+        return F.linear(inputs, value) + change
+    own = offset.moved(value)
+    return torch.bmm(inputs, (own if transposed else own.transpose(1, 2)).to(inputs.dtype))

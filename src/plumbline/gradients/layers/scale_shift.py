@@ -1,0 +1,50 @@
+"""The scale and shift that end every normalisation layer, with each record's own values."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from plumbline.gradients.tape import Tape
+
+
+def scale_and_shift(
+    tape: Tape, normal: Tensor, weight: Tensor | None, bias: Tensor | None, axis: int
+) -> Tensor | None:
+    """``normal * weight + bias`` over the dimensions from ``axis`` on, or the one at ``axis``.
+
+    Args:
+        tape: The capture.
+        normal: Normalised records, ``[B, ...]``.
+        weight: Scale, broadcast from ``axis``; None for one.
+        bias: Shift; None for zero.
+        axis: The dimension of ``normal`` at which weight and bias begin.
+    """
+    known = tape.weight(weight) or tape.weight(bias)
+    if known is None or tape.weight(normal) is not None:
+        return None
+    layout = tape.layout(normal, known, leading=axis)
+    if layout is None or layout.where == "flat":
+        return None
+    output = normal
+    for parameter, multiply in ((weight, True), (bias, False)):
+        if parameter is None:
+            continue
+        own = tape.weight(parameter)
+        values = own.per_record() if own else parameter[None]
+        trailing = normal.dim() - axis - parameter.dim()
+        values = values.reshape(
+            len(values), *(1,) * (axis - 1), *parameter.shape, *(1,) * trailing
+        )
+        if layout.where == "second":
+            values = values.transpose(0, 1)
+        output = output * values if multiply else output + values
+    return output.to(normal.dtype)
+
+
+def own_rows(tape: Tape, parameter: Tensor | None, records: int) -> Tensor | None:
+    """Each record's channels of a scale or shift, one after the other, ``[B * channels]``."""
+    if parameter is None:
+        return None
+    own = tape.weight(parameter)
+    values = own.per_record() if own else parameter.expand(records, -1)
+    return values.reshape(-1)

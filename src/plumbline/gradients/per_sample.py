@@ -1,0 +1,230 @@
+"""``PerSampleGradients``: every record's gradient, as something to compute with.
+
+Nothing of size batch x parameters is built unless that is the fastest way for a layer and fits in
+as much memory as the captured activations take themselves.
+
+Guarantee: ``norms`` never under-states. Whatever the record, the norm of its share of ``sum`` with
+weight one is at most its entry in ``norms`` (2e-6 relative): rounding is bounded and added, and
+records whose sums cancel are computed again in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from plumbline.gradients.kernels import KERNELS
+from plumbline.gradients.terms import Dense, Term, merge, square_rows, unit_roundoff
+
+_CANCELLED = 5e-5
+"""Above this relative bound on its rounding, a record's norm is computed again in float64."""
+
+_SUMMED = 16
+"""Unit roundoffs added to every norm: the rounding of its sum of squares."""
+
+
+class PerSampleGradients:
+    """The gradients ``g_1 .. g_B`` of a batch's records, by parameter name.
+
+    Attributes:
+        records: The number of records, B.
+        losses: Each record's loss, ``[B]``, detached.
+    """
+
+    def __init__(self, terms: Mapping[str, Term], records: int, losses: Tensor) -> None:
+        self._terms = dict(terms)
+        self._squares: dict[str, Tensor] | None = None
+        self.records = records
+        self.losses = losses
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters' names, in the model's order."""
+        return list(self._terms)
+
+    def norms(self) -> Tensor:
+        """Each record's L2 norm over all parameters, ``[B]``, never under-stated."""
+        squares = list(self.square_norms().values())
+        return torch.stack(squares).sum(0).sqrt()
+
+    def square_norms(self) -> dict[str, Tensor]:
+        """Each record's squared norm by parameter, ``[B]`` each, never under-stated."""
+        if self._squares is None:
+            with torch.no_grad():
+                keep = self._worth_keeping()
+                self._squares = {name: self._square(name, name in keep) for name in self._terms}
+        return self._squares
+
+    def sum(self, weights: Tensor | None = None) -> dict[str, Tensor]:
+        """``sum_i weights_i g_i`` by parameter name; ``weights`` is ``[B]``, ones by default.
+
+        A record with weight zero takes no part, even when its gradient is not finite.
+        """
+        first = next(iter(self._terms.values()))
+        if weights is None:
+            weights = torch.ones(self.records, dtype=first.dtype, device=first.device)
+        if weights.shape != (self.records,):
+            raise ValueError(
+                f"sum takes one weight per record: expected shape ({self.records},), got "
+                f"{tuple(weights.shape)}."
+            )
+        with torch.no_grad():
+            weights = weights.to(first.device)
+            used = weights != 0
+            terms = self._terms
+            if not bool(used.all()):
+                index = used.nonzero()[:, 0]
+                weights = weights[index]
+                terms = {name: term.select(index) for name, term in terms.items()}
+            return {name: term.weighted_sum(weights) for name, term in terms.items()}
+
+    def dot(self, direction: Mapping[str, Tensor]) -> Tensor:
+        """``<g_i, direction>`` for every record, ``[B]``; missing names count as zero."""
+        unknown = set(direction) - set(self._terms)
+        if unknown:
+            raise KeyError(
+                f"dot got {sorted(unknown)[0]!r}, which is not a captured parameter; the captured "
+                f"ones are {', '.join(self.names[:5])}{' ...' if len(self.names) > 5 else ''}."
+            )
+        with torch.no_grad():
+            parts = [self._terms[name].dot(value) for name, value in direction.items()]
+            return torch.stack(parts).sum(0) if parts else self.losses.new_zeros(self.records)
+
+    def materialise(self) -> dict[str, Tensor]:
+        """The dense gradients by parameter name, ``[B, *shape]``: for diagnostics and tests."""
+        with torch.no_grad():
+            return {name: term.dense(0, self.records) for name, term in self._terms.items()}
+
+    def select(self, index: Tensor) -> PerSampleGradients:
+        """The gradients of records ``index``, in that order, repeats allowed."""
+        with torch.no_grad():
+            terms = {name: term.select(index) for name, term in self._terms.items()}
+            return PerSampleGradients(terms, len(index), self.losses[index])
+
+    def pool(self, index: Tensor, groups: int | None = None) -> PerSampleGradients:
+        """The sums of the records with the same ``index`` (``[B]``, from 0), as records.
+
+        Used for several views of a record, for buckets of records, and for users. Their losses
+        are the sums of their records' losses.
+        """
+        if index.shape != (self.records,):
+            raise ValueError(
+                f"pool takes one group per record: expected shape ({self.records},), got "
+                f"{tuple(index.shape)}."
+            )
+        if groups is None:
+            groups = int(index.max()) + 1 if self.records else 0
+        with torch.no_grad():
+            terms = {name: term.pooled(index, groups) for name, term in self._terms.items()}
+            losses = self.losses.new_zeros(groups).index_add_(0, index, self.losses)
+            return PerSampleGradients(terms, groups, losses)
+
+    @staticmethod
+    def combine(
+        parts: Sequence[PerSampleGradients], coefficients: Sequence[float | Tensor]
+    ) -> PerSampleGradients:
+        """``sum_k coefficients_k g_i^(k)``: captures of the same records, added record by record.
+
+        Each coefficient is a number or one number per record, ``[B]``. The losses are the first
+        part's.
+        """
+        if len(parts) != len(coefficients) or not parts:
+            raise ValueError(
+                f"combine takes one coefficient per part: got {len(parts)} parts and "
+                f"{len(coefficients)} coefficients."
+            )
+        first = parts[0]
+        for part in parts[1:]:
+            if part.records != first.records or part.names != first.names:
+                raise ValueError(
+                    "combine takes captures of the same records and parameters: got "
+                    f"{first.records} and {part.records} records, {len(first.names)} and "
+                    f"{len(part.names)} parameters."
+                )
+        with torch.no_grad():
+            scaled = [
+                part._scaled(coefficient)
+                for part, coefficient in zip(parts, coefficients, strict=True)
+            ]
+            terms = {name: merge([part[name] for part in scaled]) for name in first.names}
+            return PerSampleGradients(terms, first.records, first.losses)
+
+    def term(self, name: str) -> Term:
+        """One parameter's gradients, in the form in which they are held."""
+        return self._terms[name]
+
+    def _scaled(self, coefficient: float | Tensor) -> dict[str, Term]:
+        if isinstance(coefficient, int | float) and coefficient == 1:
+            return self._terms
+        values = torch.as_tensor(
+            coefficient, dtype=self.losses.dtype, device=self.losses.device
+        ).expand(self.records)
+        return {name: term.scaled(values) for name, term in self._terms.items()}
+
+    def _worth_keeping(self) -> set[str]:
+        """The parameters whose dense gradients may be kept, smallest against its inputs first.
+
+        Together they may take as much memory as the captured inputs and gradients do.
+        """
+        terms = {name: term for name, term in self._terms.items() if term.keepable}
+        room = sum(term.nbytes for term in terms.values())
+        keep: set[str] = set()
+        for name in sorted(terms, key=lambda n: terms[n].dense_nbytes / max(1, terms[n].nbytes)):
+            room -= terms[name].dense_nbytes
+            if room < 0:
+                break
+            keep.add(name)
+        return keep
+
+    def _square(self, name: str, may_keep: bool) -> Tensor:
+        term = self._terms[name]
+        kernels: dict[str, Callable[[], tuple[Tensor, Term]]] = {
+            kernel: lambda run=run: (run(), term) for kernel, run in term.norm_kernels().items()
+        }
+        if may_keep:
+            kernels = {"keep": lambda: _kept(term), **kernels}
+        if len(kernels) > 1 and term.records > 0:
+            ones = torch.ones(term.records, dtype=term.dtype, device=term.device)
+            squares, held = KERNELS.run(
+                ("norms", *term.key, may_keep), kernels, finish=lambda r: r[1].weighted_sum(ones)
+            )
+        else:
+            squares, held = next(iter(kernels.values()))()
+        squares, held = _guarded(squares, term, held)
+        self._terms[name] = held
+        return squares
+
+
+def _kept(term: Term) -> tuple[Tensor, Term]:
+    values = torch.empty(
+        (term.records, *term.shape), dtype=term.dtype, device=term.device
+    )
+    squares = []
+    for start, stop in term.chunks():
+        rows = term.dense(start, stop, out=values[start:stop])
+        squares.append(square_rows(rows))
+        if rows.data_ptr() != values[start:stop].data_ptr():
+            values[start:stop] = rows
+    return torch.cat(squares), Dense(values)
+
+
+def _guarded(squares: Tensor, term: Term, held: Term) -> tuple[Tensor, Term]:
+    """The squared norms with their rounding added, cancelled records computed again."""
+    slack = term.slack()
+    summed = 1 + _SUMMED * unit_roundoff(squares.dtype)
+    norms = squares.sqrt() * summed
+    if slack is None:
+        return norms.square(), held
+    cancelled = slack > _CANCELLED * norms
+    if bool(cancelled.any()):
+        index = cancelled.nonzero()[:, 0]
+        index = index[torch.isfinite(slack[index]) & (slack[index] > 0)]
+        exact = term.select(index).double()
+        if exact is not None and len(index):
+            norms[index] = exact.streamed_square_norms().sqrt().to(norms.dtype) * summed
+            if isinstance(held, Dense) and held is not term:
+                held.values[index] = exact.dense(0, len(index)).to(held.dtype)
+                slack[index] = 0  # what is kept is now the exact gradient, rounded once
+    return (norms + slack).square(), held

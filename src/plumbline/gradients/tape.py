@@ -1,0 +1,350 @@
+"""What one capture writes down: which weights met which records, and what flowed back.
+
+During a capture every trainable parameter of the model is replaced by a tracked tensor
+(``tracked.py``) that knows its ``Weight``. When torch functions meet it, the layer files run the
+operation, ``watch`` its output, and after the one backward pass turn the gradient of that output
+into per-record terms. The tape also decides which dimension of a tensor counts the records.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from plumbline.gradients.errors import BatchDimensionError, CaptureError
+from plumbline.gradients.terms import Dense, Pulled, Term, merge, rows_like
+
+Where = Literal["first", "second", "flat", "none"]
+"""Which dimension counts the records: the first (batch first), the second (sequence first), the
+first together with positions (``[B * T, ...]``), or none (the same for every record)."""
+
+
+Place = tuple[str, int]
+"""A parameter's name and which of its uses in a capture is meant."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a tensor keeps its records, and the way to ``[B, T, features]`` and back."""
+
+    where: Where
+    records: int
+
+    def to_records(self, tensor: Tensor) -> Tensor:
+        """``[B, T, d]`` from a tensor whose last dimension is d."""
+        if self.where == "second":
+            tensor = tensor.transpose(0, 1)
+        return tensor.reshape(self.records, -1, tensor.shape[-1])
+
+    def from_records(self, rows: Tensor, like: Tensor) -> Tensor:
+        """``[B, T, d]`` put back into the leading dimensions of ``like``."""
+        leading = list(like.shape[:-1])
+        if self.where == "second":
+            leading[0], leading[1] = leading[1], leading[0]
+            return rows.reshape(*leading, rows.shape[-1]).transpose(0, 1)
+        return rows.reshape(*leading, rows.shape[-1])
+
+
+class Offset:
+    """How far each record's own weight is from the shared one: ``scale_i g_i``."""
+
+    def __init__(self, term: Term, scale: Tensor) -> None:
+        self._term = term
+        self._scale = scale
+
+    def dense(self) -> Tensor:
+        """The offsets, ``[B, *shape]``."""
+        values = self._term.dense(0, self._term.records)
+        return values * rows_like(self._scale, values)
+
+    def moved(self, value: Tensor) -> Tensor:
+        """Each record's own weight, ``[B, *shape]``."""
+        values = self._term.dense(0, self._term.records)
+        return torch.addcmul(value, values, rows_like(self._scale, values))
+
+    def applied(self, inputs: Tensor) -> Tensor | None:
+        """The change of a linear map's output, when cheaper than forming the weights."""
+        change = self._term.applied(inputs)
+        return None if change is None else change * rows_like(self._scale, change)
+
+    def rows(self, index: Tensor) -> Tensor:
+        """The change of rows ``index [B, T]`` of a table, ``[B, T, d]``."""
+        rows = self._term.rows(index)
+        return rows * rows_like(self._scale, rows)
+
+
+class Weight:
+    """A parameter, or something computed from parameters only, during one capture.
+
+    Attributes:
+        name: The parameter's name, for messages.
+        value: What the layer files compute with; detached, except while the capture is checked
+            against autograd.
+        graph: The value with its way back to the parameters, for what is computed from it.
+        offset: Each record's own offset, when the capture is perturbed.
+        roots: The parameters that it was computed from (itself, for a parameter).
+    """
+
+    def __init__(
+        self, tape: Tape, name: str, value: Tensor, offset: Offset | None = None
+    ) -> None:
+        self.tape = tape
+        self.name = name
+        self.offset = offset
+        self.terms: list[Term] = []
+        self.roots: tuple[Weight, ...] = (self,)
+        self.own: Tensor | None = None  # per-record values, once somebody asked for them
+        leaf = value.detach().requires_grad_()
+        self.graph = leaf
+        self.value = leaf if tape.checked else value.detach()
+
+    @classmethod
+    def made(cls, graph: Tensor, roots: tuple[Weight, ...], own: Tensor | None) -> Weight:
+        """The weight that a parametrisation made from ``roots``."""
+        weight = cls.__new__(cls)
+        weight.tape = roots[0].tape
+        weight.name = " and ".join(root.name for root in roots)
+        weight.offset = None
+        weight.terms = []
+        weight.roots = roots
+        weight.own = own
+        weight.graph = graph
+        weight.value = graph if weight.tape.checked else graph.detach()
+        if own is None:
+            weight.tape.made.append(weight)
+        return weight
+
+    def add(self, term: Term) -> None:
+        """Notes per-record gradients of this weight."""
+        self.terms.append(term)
+
+    def per_record(self) -> Tensor:
+        """Each record's own value, ``[B, *shape]``, whose gradient is captured."""
+        if self.own is None:
+            records = self.tape.records
+            own = self.value.expand(records, *self.value.shape)
+            if self.offset is not None:
+                own = self.offset.moved(self.value)
+            if not own.requires_grad:
+                own = own.detach().requires_grad_()
+            self.own = self.tape.watch(own, lambda gradient: self.add(Dense(gradient)))
+        return self.own
+
+    def settle(self) -> None:
+        """Carries the gradients of a made weight to the parameters it was made from."""
+        if not self.terms:
+            return
+        made = merge(self.terms)
+        for root in self.roots:
+            root.add(Pulled(made, root.value.shape, lambda rows, root=root: self._pull(rows, root)))
+
+    def _pull(self, rows: Tensor, root: Weight) -> Tensor:
+        (pulled,) = torch.autograd.grad(
+            self.graph,
+            root.graph,
+            rows.to(self.graph.dtype),
+            is_grads_batched=True,
+            retain_graph=True,
+            allow_unused=True,
+        )
+        return pulled if pulled is not None else rows.new_zeros(len(rows), *root.value.shape)
+
+
+@dataclass
+class Memory:
+    """What earlier captures of a model have shown about its layouts."""
+
+    layouts: dict[Place, Where] = field(default_factory=dict)
+    preference: tuple[Where, ...] = ("first", "second", "flat", "none")
+
+
+class Tape:
+    """One capture's notes.
+
+    Attributes:
+        checked: Whether autograd's own gradient is computed beside ours, to compare.
+        dense: Whether every parameter gets per-record values (for Hessian products).
+        unsure: Where a layout was guessed although others were possible too, and those.
+    """
+
+    def __init__(
+        self, records: int | None, memory: Memory, *, checked: bool, dense: bool = False
+    ) -> None:
+        self._records = records
+        self.checked = checked
+        self.dense = dense
+        self.unsure: dict[Place, list[Where]] = {}
+        self.made: list[Weight] = []
+        self.constants: set[int] = set()
+        self._memory = memory
+        self._seen: dict[Place, Where] = {}
+        self._answered: dict[int, tuple[weakref.ref[Tensor], Layout | None]] = {}
+        self._uses: Counter[str] = Counter()
+        self._edges: list[Any] = []
+        self._terms: list[Callable[[Tensor], None]] = []
+        self._read: list[tuple[Tensor, int]] = []
+        self._recording = True
+        self._anchor = torch.zeros((), requires_grad=True)
+
+    @property
+    def records(self) -> int:
+        """The number of records in the batch."""
+        if self._records is None:
+            raise CaptureError(
+                "A parameter was copied for each record before any record met the model. Give "
+                "the number of records: capture(..., records=len(batch))."
+            )
+        return self._records
+
+    @property
+    def expected(self) -> int | None:
+        """The number of records as far as it is known."""
+        return self._records
+
+    def expect(self, records: int) -> None:
+        """Notes the number of records, unless it is known."""
+        if self._records is None:
+            self._records = records
+
+    @staticmethod
+    def weight(tensor: object) -> Weight | None:
+        """The weight behind a tracked tensor, or None."""
+        return getattr(tensor, "_weight", None) if isinstance(tensor, Tensor) else None
+
+    def weights(self, *tensors: object) -> list[Weight] | None:
+        """The weights among the tensors; None when one of them is known per record only."""
+        found = [weight for tensor in tensors if (weight := self.weight(tensor)) is not None]
+        if not found or self.dense or any(weight.own is not None for weight in found):
+            return None
+        return found
+
+    def layout(self, tensor: Tensor, weight: Weight, leading: int) -> Layout | None:
+        """Where ``tensor``, which meets ``weight``, keeps its records; None for a constant.
+
+        Args:
+            tensor: What meets the weight.
+            weight: For the memory of earlier captures, and for messages.
+            leading: How many leading dimensions may count records.
+        """
+        if id(tensor) in self.constants or leading == 0:
+            return None
+        answered = self._answered.get(id(tensor))
+        if answered is not None and answered[0]() is tensor:
+            return answered[1]
+        self.expect(tensor.shape[0])
+        possible = self._possible(tensor, leading)
+        if not possible:
+            raise BatchDimensionError(
+                f"A tensor of shape {tuple(tensor.shape)} meets the parameter '{weight.name}', but "
+                f"the batch has {self.records} records and none of its leading dimensions counts "
+                "them. Every input of the model must have the same batch dimension, first or "
+                "second; expand inputs that are shared by all records before the model."
+            )
+        where = self._decide(weight, possible)
+        layout = None if where == "none" else Layout(where, self.records)
+        self._answered[id(tensor)] = weakref.ref(tensor), layout
+        return layout
+
+    def is_per_record(self, weight: Weight, copies: int) -> bool:
+        """Whether ``copies`` copies of a parameter are one for each record."""
+        possible: list[Where] = ["first", "none"] if copies == self.records else ["none"]
+        return self._decide(weight, possible) == "first"
+
+    def watch(
+        self, output: Tensor, terms: Callable[[Tensor], None], reads: Tensor | None = None
+    ) -> Tensor:
+        """Asks for the gradient that flows back to ``output``, to be given to ``terms``.
+
+        Returns ``output``, which the model must go on with. ``reads`` is a tensor that ``terms``
+        will read and that nobody may change in place before.
+        """
+        if not torch.is_grad_enabled():
+            return output
+        if output._is_view():
+            output = output.clone()  # an in-place operation on a view would move the edge
+        if not output.requires_grad:
+            output = _Anchor.apply(output, self._anchor)  # type: ignore[no-untyped-call]
+        if self._recording:
+            self._edges.append(get_gradient_edge(output))
+            self._terms.append(terms)
+            if reads is not None:
+                self._read.append((reads, reads._version))
+        return output
+
+    def backward(self, total: Tensor, *, keep: bool = False) -> None:
+        """The one backward pass: fills the terms of every weight."""
+        self._recording = False  # checkpointed segments run forward again now
+        gradients = torch.autograd.grad(
+            total, self._edges, allow_unused=True, retain_graph=keep or None
+        )
+        self._refuse_overwritten()
+        with torch.no_grad():
+            for gradient, terms in zip(gradients, self._terms, strict=True):
+                if gradient is not None:
+                    terms(gradient)
+        for weight in reversed(self.made):
+            weight.settle()
+        self._terms.clear()
+        self._edges.clear()
+        self._read.clear()
+
+    def remember(self) -> None:
+        """Keeps this capture's layouts for later ones, once they are known to be right."""
+        self._memory.layouts.update(self._seen)
+
+    def _decide(self, weight: Weight, possible: list[Where]) -> Where:
+        # A batch may by chance be as long as a sequence: what earlier captures of the same place
+        # have shown decides, else the usual order, and then the capture is checked.
+        key = (weight.name, self._uses[weight.name])
+        self._uses[weight.name] += 1
+        known = self._memory.layouts.get(key)
+        if known is None or known not in possible:
+            known = next(where for where in self._memory.preference if where in possible)
+            if len(possible) > 1:
+                self.unsure[key] = [known, *(where for where in possible if where != known)]
+        if self._recording:
+            self._seen[key] = known
+        return known
+
+    def _possible(self, tensor: Tensor, leading: int) -> list[Where]:
+        shape, records = tensor.shape, self.records
+        possible: list[Where] = []
+        if shape[0] == records:
+            possible.append("first")
+        if leading > 1 and shape[1] == records:
+            possible.append("second")
+        several = records > 0 and shape[0] > records and shape[0] % records == 0
+        if several and not possible and (tensor.requires_grad or leading == 1):
+            possible.append("flat")
+        if not tensor.requires_grad:
+            possible.append("none")
+        return possible
+
+    def _refuse_overwritten(self) -> None:
+        for tensor, version in self._read:
+            if tensor._version != version:
+                raise CaptureError(
+                    f"A layer's input of shape {tuple(tensor.shape)} was changed in place after "
+                    "the layer had read it, so its gradient cannot be computed (autograd refuses "
+                    "this too). Replace the in-place operation by an ordinary one."
+                )
+
+
+class _Anchor(torch.autograd.Function):
+    """Puts a tensor that needs no gradient into the graph, without copying it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, anchor: Tensor) -> Tensor:
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
+        return None, None

@@ -1,0 +1,87 @@
+"""The tensor that stands in for a parameter during a capture.
+
+Torch hands every function that meets a ``Tracked`` tensor to ``__torch_function__``: no module is
+patched or hooked, a functional use (``F.linear(x, self.embedding.weight)``) is seen like a module,
+and what is computed from parameters only (a standardised weight) is followed by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plumbline.gradients.layers import ANYTHING, HANDLERS, REWRITES
+from plumbline.gradients.tape import Weight
+
+_TURNS = {"T", "mT", "H", "mH"}
+_ABOUT = {
+    "size", "dim", "numel", "nelement", "stride", "is_contiguous", "is_floating_point",
+    "is_complex", "element_size", "data_ptr", "get_device", "storage_offset", "ndimension",
+    "__len__", "__hash__", "__repr__", "__format__", "is_same_size", "untyped_storage",
+}  # fmt: skip
+
+
+class Tracked(torch.Tensor):
+    """A parameter, or a function of parameters, whose meetings with records are noted."""
+
+    _weight: Weight
+
+    @staticmethod
+    def of(weight: Weight) -> Tracked:
+        """The tensor that stands for ``weight``."""
+        tracked: Tracked = torch.Tensor._make_subclass(Tracked, weight.value.detach(), True)
+        tracked._weight = weight
+        return tracked
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Passes a function that meets tracked tensors to its layer file, or the general rule."""
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            return _property(func, args)
+        with torch._C.DisableTorchFunctionSubclass():
+            if name in _ABOUT:
+                return func(*args, **kwargs)
+            if name == "detach":
+                return args[0]._weight.value.detach()
+        weight = _any_weight(args) or _any_weight(tuple(kwargs.values()))
+        if weight is None:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        handler = HANDLERS.get(func)
+        if handler is not None and (not weight.tape.dense or func in REWRITES):
+            result = handler(weight.tape, *args, **kwargs)
+            if result is not None:
+                return result
+        return HANDLERS[ANYTHING](weight.tape, func, args, kwargs)
+
+
+def _property(func: Callable[..., Any], args: Sequence[Any]) -> Any:
+    tensor = args[0]
+    attribute = getattr(getattr(func, "__self__", None), "__name__", "")
+    if attribute in _TURNS:
+        turn = {"T": Tensor.t, "mT": Tensor.mT.__get__}.get(attribute)  # type: ignore[attr-defined]
+        return HANDLERS[ANYTHING](tensor._weight.tape, turn or func, args, {})
+    with torch._C.DisableTorchFunctionSubclass():
+        if attribute == "data":
+            return tensor._weight.value.detach()
+        return func(*args)
+
+
+def _any_weight(values: Sequence[Any]) -> Weight | None:
+    for value in values:
+        if isinstance(value, Tracked):
+            return value._weight
+        if isinstance(value, list | tuple) and (weight := _any_weight(value)) is not None:
+            return weight
+    return None

@@ -1,0 +1,301 @@
+"""From a privacy budget to the numbers of a run: sampling rate, steps, and how much noise.
+
+A `Budget` is what the user states, checked where it enters. `Budget.resolve` turns it into a `Plan`
+for a number of records and a method's release.
+
+Guarantee: the plan's noise is never rounded down. The epsilon of all its steps, by the accountant
+that will report it, is at most the budget, and within 0.1% of it. Step counts are exact: they are
+computed with fractions, never with floating-point quotients.
+"""
+
+import math
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from plumbline.mechanism.accountant import Accountant, Relation
+from plumbline.mechanism.accountant import epsilon as epsilon_of
+from plumbline.mechanism.release import GaussianQuery, PoissonSampling, Sampling, StepRelease
+
+# The calibrated epsilon may stay below the budget by this fraction of it.
+_SLACK = 5e-4
+# Noise multipliers that are tried: beyond the first, a query tells nothing; below the second,
+# there is no privacy to speak of.
+_MOST_NOISE, _LEAST_NOISE = 1e6, 1e-2
+
+
+class BudgetError(ValueError):
+    """A budget that makes no sense or cannot be met; says what to change."""
+
+
+def gradient_only(noise_multiplier: float, sampling: Sampling) -> StepRelease:
+    """The release of a step that asks for one clipped gradient and nothing else."""
+    query = GaussianQuery(name="gradient", sensitivity=1.0, noise_multiplier=noise_multiplier)
+    return StepRelease(sampling=sampling, queries=(query,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How much privacy a run may cost, and how long it trains.
+
+    Give exactly one of each pair: `epsilon` or `noise_multiplier`, `epochs` or `steps`,
+    `expected_batch_size` or `sampling_rate`.
+
+    Attributes:
+        delta: the probability with which the bound may fail; below 1/n, best below 1/(10 n).
+        epsilon: the most the whole run may cost; the noise is calibrated to it.
+        noise_multiplier: the noise of the method's main query, given; epsilon follows.
+        epochs: passes over the data, on average; may be a fraction.
+        steps: the number of steps.
+        expected_batch_size: the mean size of a Poisson batch.
+        sampling_rate: the probability that a record enters a batch.
+        records: the number of records (or users, when they are the unit of privacy), if it is
+            public knowledge. When None the data set's size is used, and the statement says that
+            it is treated as public.
+    """
+
+    delta: float
+    epsilon: float | None = None
+    noise_multiplier: float | None = None
+    epochs: float | None = None
+    steps: int | None = None
+    expected_batch_size: int | None = None
+    sampling_rate: float | None = None
+    records: int | None = None
+
+    def __post_init__(self) -> None:
+        for one, other in (
+            ("epsilon", "noise_multiplier"),
+            ("epochs", "steps"),
+            ("expected_batch_size", "sampling_rate"),
+        ):
+            given = [name for name in (one, other) if getattr(self, name) is not None]
+            if len(given) != 1:
+                problem = f"both {one} and {other}" if given else f"neither {one} nor {other}"
+                raise BudgetError(f"the budget gives {problem}; give exactly one of them")
+        for name in ("steps", "expected_batch_size", "records"):
+            self._check(name, "a whole number of at least 1", _is_count)
+        self._check("delta", "strictly between 0 and 1", lambda value: 0 < value < 1)
+        self._check(
+            "epsilon",
+            "positive and finite (for a run without noise, give noise_multiplier=0 instead)",
+            lambda value: 0 < value < math.inf,
+        )
+        self._check("noise_multiplier", "at least 0 and finite", lambda v: 0 <= v < math.inf)
+        self._check("epochs", "positive and finite", lambda value: 0 < value < math.inf)
+        self._check(
+            "sampling_rate",
+            "above 0 and at most 1 (it is a probability; 1 takes every record in every step)",
+            lambda value: 0 < value <= 1,
+        )
+
+    def _check(self, name: str, allowed: str, holds: Callable[[float], bool]) -> None:
+        value = getattr(self, name)
+        if value is not None and not holds(value):
+            raise BudgetError(f"{name} is {value}; it must be {allowed}")
+
+    def resolve(
+        self,
+        records: int,
+        *,
+        release_at: Callable[[float, Sampling], StepRelease] = gradient_only,
+        accountant: Accountant = "pld",
+        relation: Relation = "add_remove",
+    ) -> "Plan":
+        """The plan of a run on `records` records.
+
+        Args:
+            records: the size of the data set (in users, when they are the unit of privacy);
+                not looked at when the budget states a public number of records.
+            release_at: what one step of the method releases at a noise multiplier of its main
+                query and a sampling. Further queries may have a noise of their own, fixed or in
+                proportion; more noise must never cost more privacy.
+            accountant: who computes epsilon.
+            relation: the neighbouring relation.
+
+        Raises:
+            BudgetError: if the numbers do not fit the data, or no noise meets the budget.
+        """
+        n = self.records if self.records is not None else records
+        warnings = self._check_size(n)
+        rate = self._exact_rate(n)
+        # The quotient of integers is correctly rounded, and the sampler draws with this very float.
+        sampling_rate = float(rate if self.sampling_rate is None else self.sampling_rate)
+        sampling = PoissonSampling(rate=sampling_rate)
+        if self.steps is not None:
+            steps = self.steps
+        else:
+            steps = math.ceil(Fraction(str(self.epochs)) / rate)
+
+        def step_at(noise_multiplier: float) -> StepRelease:
+            return release_at(noise_multiplier, sampling)
+
+        noise_multiplier = self.noise_multiplier
+        if self.epsilon is not None:
+            noise_multiplier = calibrate_noise(
+                step_at,
+                steps=steps,
+                epsilon=self.epsilon,
+                delta=self.delta,
+                accountant=accountant,
+                relation=relation,
+            )
+        assert noise_multiplier is not None  # one of the pair is given
+        release = step_at(noise_multiplier)
+        return Plan(
+            budget=self,
+            noise_multiplier=noise_multiplier,
+            release=release,
+            steps=steps,
+            sampling_rate=sampling_rate,
+            expected_batch_size=self.expected_batch_size or max(1, round(rate * n)),
+            records=n,
+            records_public=self.records is not None,
+            accountant=accountant,
+            relation=relation,
+            epsilon=epsilon_of(
+                [(release, steps)], delta=self.delta, accountant=accountant, relation=relation
+            ),
+            delta=self.delta,
+            warnings=warnings,
+        )
+
+    def _check_size(self, n: int) -> tuple[str, ...]:
+        if not _is_count(n):
+            raise BudgetError(f"the number of records is {n}; it must be at least 1")
+        if self.expected_batch_size is not None and self.expected_batch_size > n:
+            raise BudgetError(
+                f"expected_batch_size is {self.expected_batch_size}, more than the {n} records; "
+                f"it must be at most {n}, which takes every record in every step"
+            )
+        if self.delta >= 1 / n:
+            raise BudgetError(
+                f"delta is {self.delta:g} and there are {n} records; it must be below "
+                f"1/{n} = {1 / n:.3g}, or publishing one whole record at random would count as "
+                f"private. Choose at most {_advised_delta(n)}"
+            )
+        if self.delta > 1 / (10 * n):
+            return (
+                f"Delta, {self.delta:g}, is more than a tenth of 1/n, n = {n:,} being the size of "
+                f"the data; at most {_advised_delta(n)} is advised.",
+            )
+        return ()
+
+    def _exact_rate(self, n: int) -> Fraction:
+        """The sampling rate as the fraction that was meant: 1/189, not the float next to it."""
+        if self.expected_batch_size is not None:
+            return Fraction(self.expected_batch_size, n)
+        rate = Fraction(self.sampling_rate or 0)
+        for meant in (Fraction(round(rate * n), n), rate.limit_denominator(10**9)):
+            if float(meant) == self.sampling_rate:
+                return meant
+        return rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A budget made exact. Everything in it is a public constant of the run.
+
+    Attributes:
+        budget: what was asked for.
+        noise_multiplier: of the method's main query.
+        release: what every step releases (sensitivities may change along the run).
+        steps: the number of steps.
+        sampling_rate: the probability q with which a record enters a batch.
+        expected_batch_size: L = round(q n), by which sums are divided.
+        records: n.
+        records_public: n was stated as public, rather than taken from the data.
+        accountant: who computed epsilon.
+        relation: the neighbouring relation.
+        epsilon: what all the steps cost together.
+        delta: the delta at which they cost it.
+        warnings: sentences for the statement.
+    """
+
+    budget: Budget
+    noise_multiplier: float
+    release: StepRelease
+    steps: int
+    sampling_rate: float
+    expected_batch_size: int
+    records: int
+    records_public: bool
+    accountant: Accountant
+    relation: Relation
+    epsilon: float
+    delta: float
+    warnings: tuple[str, ...] = ()
+
+
+def calibrate_noise(
+    release_at: Callable[[float], StepRelease],
+    *,
+    steps: int,
+    epsilon: float,
+    delta: float,
+    accountant: Accountant = "pld",
+    relation: Relation = "add_remove",
+) -> float:
+    """The least noise, to 0.1% of epsilon, with which `steps` releases cost at most `epsilon`.
+
+    Args:
+        release_at: the release of one step at a noise multiplier; more noise never costs more.
+        steps: how many such steps there are.
+        epsilon: the budget.
+        delta: the delta it is stated at.
+        accountant: who computes epsilon.
+        relation: the neighbouring relation.
+
+    Raises:
+        BudgetError: if no noise meets the budget.
+    """
+
+    def spent(noise_multiplier: float) -> float:
+        releases = [(release_at(noise_multiplier), steps)]
+        return epsilon_of(releases, delta=delta, accountant=accountant, relation=relation)
+
+    floor = spent(_MOST_NOISE)
+    if floor > epsilon:
+        release = release_at(_MOST_NOISE)
+        if release.no_guarantee_reason is not None:
+            raise BudgetError(
+                f"epsilon is {epsilon:g}, but this method has no guarantee at any noise "
+                f"({release.no_guarantee_reason}); give noise_multiplier instead of epsilon"
+            )
+        names = ", ".join(f"{q.name} (noise {q.noise_multiplier:g})" for q in release.queries)
+        raise BudgetError(
+            f"epsilon is {epsilon:g}, but with unlimited noise on the main query {steps} steps "
+            f"still cost {floor:.4g} at delta {delta:g}; the queries are: {names}. Raise epsilon, "
+            "give the other queries more noise, or take fewer steps or a smaller sampling rate"
+        )
+    low = high = 1.0  # spent(low) > epsilon >= spent(high), once both are found
+    while spent(high) > epsilon:
+        low, high = high, 2 * high
+    while low == high or spent(low) <= epsilon:
+        high, low = low, low / 2
+        if low < _LEAST_NOISE:
+            return high
+    for turn in range(100):
+        reached = spent(high)
+        if reached >= (1 - _SLACK) * epsilon:
+            break
+        # Epsilon is close to a power of the noise: aim between the slack and the budget, and
+        # halve the interval every third time in case it is not.
+        share = 0.5
+        if turn % 3 < 2 and reached > 0 and spent(low) < math.inf:
+            aim = (1 - _SLACK / 2) * epsilon
+            share = math.log(spent(low) / aim) / math.log(spent(low) / reached)
+        guess = low * (high / low) ** min(max(share, 0.01), 0.99)
+        low, high = (guess, high) if spent(guess) > epsilon else (low, guess)
+    return high
+
+
+def _advised_delta(n: int) -> str:
+    """1/(10 n), rounded down to one digit."""
+    exponent = math.floor(-math.log10(10 * n))
+    return f"{max(1, math.floor(10.0**-exponent / (10 * n)))}e{exponent}"
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is not bool and isinstance(value, numbers.Integral) and int(value) >= 1

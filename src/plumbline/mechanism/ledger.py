@@ -1,0 +1,370 @@
+"""The ledger: a file that knows what has been spent on a data set, whatever happens.
+
+`charge` writes and syncs a line *before* the step's result can be seen; `ledger_format` has the
+lines, `ledger_file` the disk. Many runs can share one ledger, one after the other or side by side
+in one process, and what they cost composes.
+
+Guarantee: the ledger never says less than what was released. After a crash at any moment (kill -9,
+power cut, full disk) it contains every step whose `charge` returned, and at most one charge more. A
+torn last line counts as charged, as dearly as it can have been, and is repaired on opening by
+overwriting it in place: at no moment does the file lack it. Any other damage is refused, with the
+line that is wrong. A whole tail that was lost cannot be seen in the file itself: `verify_position`
+compares with the count and hash in a checkpoint.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from plumbline.mechanism import ledger_format as lines
+from plumbline.mechanism.ledger_file import LedgerFile, LedgerLocked, cannot
+from plumbline.mechanism.ledger_format import (
+    Book,
+    Entries,
+    LedgerDamaged,
+    LedgerError,
+    Limit,
+    NoiseReuse,
+    Position,
+)
+from plumbline.mechanism.ledger_limit import BudgetExceeded, BudgetGuard, ledger_epsilon
+
+__all__ = [
+    "BudgetExceeded",
+    "BudgetGuard",
+    "Ledger",
+    "LedgerDamaged",
+    "LedgerError",
+    "LedgerLocked",
+    "NoiseReuse",
+    "Position",
+]
+
+Guard = Callable[[Entries], None]
+
+
+class Ledger:
+    """What has been charged to a data set. Made by `Ledger.open` or `Ledger.read`."""
+
+    def __init__(self, path: Path, file: LedgerFile | None, *, reserve: int = 1) -> None:
+        self.path = path
+        self._file = file
+        self._reserve = reserve
+        self._guards: list[Guard] = []
+        self._session = secrets.token_hex(8)
+        self._reserved: dict[str, int] = {}  # run -> steps charged ahead and not made yet
+        self._mutex = threading.RLock()
+        self._syncing: threading.Thread | None = None
+        self._book = Book()
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        limit: Limit | None = None,
+        guard: Guard | None = None,
+        reserve: int = 1,
+    ) -> "Ledger":
+        """Opens a ledger for charging, creating it if there is none; nobody else can meanwhile.
+
+        Args:
+            path: the file.
+            limit: a data-set budget (epsilon, delta). It is written into the file: later openings
+                keep to it without being told, and cannot change it. It is checked with PLD and
+                add/remove neighbours; for another relation pass a `BudgetGuard` as `guard`.
+            guard: called before every line that charges, with all entries including the proposed
+                one; it refuses by raising, usually `BudgetExceeded`.
+            reserve: how many steps to charge ahead with one durable line, so that the disk is not
+                waited for at every step. A crash then over-states by up to `reserve - 1` steps;
+                `close` gives back what was not used. Seeded steps are always charged singly.
+
+        Raises:
+            LedgerLocked: if it is open for writing already.
+            LedgerDamaged: if a line is wrong, other than a torn last one.
+            LedgerError: if the file cannot be read and written, or has another limit.
+        """
+        if reserve < 1:
+            raise ValueError(f"reserve is {reserve}; it is a number of steps, at least 1")
+        if limit is not None:
+            limit = float(limit[0]), float(limit[1])
+            BudgetGuard(limit)  # checks it
+        file = LedgerFile(Path(path))
+        ledger = cls(file.path, file, reserve=reserve)
+        try:
+            ledger._load(file, limit)
+        except BaseException:
+            file.let_go("it could not be opened")
+            raise
+        if ledger.limit is not None:
+            ledger._guards.append(BudgetGuard(ledger.limit))
+        if guard is not None:
+            ledger._guards.append(guard)
+        return ledger
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> "Ledger":
+        """Reads a ledger without locking or changing it; a torn last line counts as charged.
+
+        While another process is writing, its unfinished line counts as charged too.
+        """
+        ledger = cls(Path(path), None)
+        try:
+            data = ledger.path.read_bytes()
+        except OSError as error:
+            raise cannot("read", ledger.path, error) from error
+        ledger._book, torn = lines.parse(data, str(path))
+        if torn is not None:
+            ledger._book.apply({"kind": "torn", "charged": ledger._book.worst()})
+        return ledger
+
+    @property
+    def position(self) -> Position:
+        """How far the ledger is written: the count and hash that a checkpoint keeps."""
+        return self._book.position
+
+    @property
+    def limit(self) -> Limit | None:
+        """The data-set budget (epsilon, delta), if the ledger has one."""
+        return self._book.limit
+
+    def entries(self, run: str | None = None) -> Entries:
+        """Returns (release, number of steps) pairs, of one run or of all."""
+        with self._mutex:
+            return self._book.entries(run)
+
+    def epsilon(self, delta: float, **accounting: Any) -> float:
+        """Returns the epsilon at `delta` of everything that was ever charged, from the file alone.
+
+        Args:
+            delta: the delta of the guarantee.
+            **accounting: `accountant` ("pld" or "rdp") and `relation`, as for
+                `plumbline.mechanism.accountant.epsilon`.
+        """
+        return ledger_epsilon(self.entries(), delta=delta, **accounting)
+
+    def verify_position(self, position: Position) -> None:
+        """Refuses a ledger that has lost what was charged before a checkpoint was made.
+
+        Args:
+            position: `Ledger.position` at the time of the checkpoint.
+
+        Raises:
+            LedgerDamaged: if the ledger is shorter than that, or another one.
+        """
+        count, digest = position.count, position.hash
+        have = len(self._book.hashes)
+        if count > have:
+            raise LedgerDamaged(
+                str(self.path), have + 1, f"it is missing: the checkpoint has seen {count} lines"
+            )
+        if digest != (self._book.hashes[count - 1] if count else lines.GENESIS):
+            raise LedgerDamaged(
+                str(self.path), count, "it is not the line that the checkpoint has seen"
+            )
+
+    def charge(
+        self,
+        release: Mapping[str, Any],
+        *,
+        run: str,
+        step: int,
+        count: int = 1,
+        noise_position: tuple[int, str] | None = None,
+        wait: bool = True,
+    ) -> Position:
+        """Charges a step. When this returns, the charge is on the disk; release only then.
+
+        Args:
+            release: what the step releases, as plain JSON (`StepRelease.to_dict()`).
+            run: the run's id. A seeded run needs an id that depends on its seed and settings only.
+            step: the step's number.
+            count: how many equal steps from `step` on are charged at once.
+            noise_position: for a seeded run, which noise is used and a digest of what it is added
+                to. The same again (same run, position, digest and release) is a replay, which
+                reveals nothing new and is not charged again.
+            wait: with False, return once the line is written and sync it in a thread, beside the
+                gradient's computation; the result may be released only after `settle()`.
+
+        Returns:
+            The ledger's position with this step in it.
+
+        Raises:
+            NoiseReuse: if the noise at that position was used with another digest or release.
+            BudgetExceeded: if a guard refuses; nothing is charged then.
+            LedgerError: if the line cannot be made durable; the step must not be released.
+        """
+        try:
+            key = lines.canonical(release)
+        except (TypeError, ValueError) as error:
+            raise LedgerError(f"the release is not plain JSON ({error}): {release!r}") from error
+        if count < 1 or (count > 1 and noise_position is not None):
+            raise ValueError(f"count is {count}; give at least 1, and 1 with a noise_position")
+        file = self._writable()
+        with self._mutex:
+            self.settle()
+            if noise_position is not None and self._is_replay(run, noise_position, key):
+                return self.position
+            ahead = self._reserved.get(run, 0)
+            same = self._current(run) == key
+            if noise_position is None and same and ahead >= count:
+                self._reserved[run] = ahead - count
+                return self.position
+            size = self._affordable(key, count, noise_position is None)
+            new: list[dict[str, Any]] = []
+            if ahead:
+                new.append({"kind": "refund", "of": self._book.current[run], "count": ahead})
+            of = self._book.current.get(run, -1)
+            if not same or self._book.declarations[of].most < size:
+                of = len(self._book.declarations)
+                new.append(self._declare(run, key, max(size, self._reserve)))
+            charge = {"kind": "charge", "of": of, "step": step, "count": size}
+            if noise_position is not None:
+                charge["noise"] = list(noise_position)
+            self._append(file, [*new, charge], wait=wait)
+            self._reserved[run] = size - count
+            return self.position
+
+    def settle(self) -> None:
+        """Waits until everything charged is on the disk; raises LedgerError if it cannot be."""
+        thread, self._syncing = self._syncing, None
+        if thread is not None:
+            thread.join()
+            self._writable()
+
+    def close(self) -> None:
+        """Gives back steps that were charged ahead and not made, and lets go of the file."""
+        if self._file is None or not self._file.is_open:
+            return
+        with self._mutex:
+            try:
+                self.settle()
+                unused = [(self._book.current[run], n) for run, n in self._reserved.items() if n]
+                if unused:
+                    refunds = [{"kind": "refund", "of": of, "count": n} for of, n in unused]
+                    self._append(self._file, refunds)
+            finally:
+                self._file.let_go("it was closed")
+
+    def __enter__(self) -> "Ledger":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _load(self, file: LedgerFile, limit: Limit | None) -> None:
+        data = file.read()
+        self._book, torn = lines.parse(data, str(self.path))
+        if not self._book.hashes:
+            file.clear()
+            header = {"kind": "ledger", "format": lines.FORMAT, "id": secrets.token_hex(8)}
+            self._append(file, [{**header, "limit": limit}])
+            file.sync_folder()
+            return
+        file.size = len(data) if torn is None else torn
+        if torn is not None:
+            self._repair(file, len(data) - torn)
+        if limit is not None and self.limit is None:
+            self._append(file, [{"kind": "limit", "limit": limit}])
+        elif limit is not None and limit != self.limit:
+            raise LedgerError(
+                f"ledger {self.path} has the budget (epsilon, delta) = {self.limit}, and {limit} "
+                "was given. A data set's budget is set once: open the ledger without a limit"
+            )
+
+    def _repair(self, file: LedgerFile, length: int) -> None:
+        """Overwrites a torn last line of `length` bytes with one that charges it.
+
+        The new line is the longer one and only its last byte ends it, so that a crash meanwhile
+        leaves a torn last line again.
+        """
+        torn = {"kind": "torn", "charged": self._book.worst(), "pad": ""}
+        short = len(lines.encode(torn, self.position)[0])
+        torn["pad"] = " " * max(0, length + 1 - short)
+        self._append(file, [torn], overwrite=length)
+
+    def _append(
+        self,
+        file: LedgerFile,
+        new: list[dict[str, Any]],
+        *,
+        wait: bool = True,
+        overwrite: int = 0,
+    ) -> None:
+        """Writes lines durably, all or none; `overwrite` is the length of what they replace."""
+        end, data = self.position, b""
+        numbered = []
+        for fields in new:
+            line, after = lines.encode(fields, end)
+            numbered.append(({"seq": end.count, **fields}, after.hash))
+            data, end = data + line, after
+        file.append(data, overwrite=overwrite)
+        if wait:
+            file.sync()
+        for numbered_fields, digest in numbered:
+            self._book.apply(numbered_fields)
+            self._book.hashes.append(digest)
+        if not wait:
+            self._syncing = threading.Thread(target=_sync_beside, args=[file], name="ledger-sync")
+            self._syncing.start()
+
+    def _declare(self, run: str, key: str, most: int) -> dict[str, Any]:
+        return {
+            "kind": "release",
+            "session": self._session,
+            "pid": os.getpid(),
+            "run": run,
+            "most": most,
+            "release": json.loads(key),
+        }
+
+    def _current(self, run: str) -> str | None:
+        """The release that this session has declared for `run`."""
+        if self._book.session != self._session or run not in self._book.current:
+            return None
+        return self._book.declarations[self._book.current[run]].key
+
+    def _affordable(self, key: str, count: int, may_reserve: bool) -> int:
+        """How many steps to charge: `reserve`, or fewer if the guards allow only fewer."""
+        size = max(count, self._reserve) if may_reserve else count
+        while True:
+            try:
+                for guard in self._guards:
+                    guard(self._book.entries(plus=(key, size)))
+                return size
+            except BudgetExceeded:
+                if size == count:
+                    raise
+                size = max(count, size // 2)
+
+    def _is_replay(self, run: str, noise_position: tuple[int, str], key: str) -> bool:
+        position, digest = noise_position
+        used = self._book.noise.get((run, position))
+        if used is None or used == (digest, key):
+            return used is not None
+        what = "other inputs" if used[0] != digest else "another release"
+        raise NoiseReuse(
+            f"run {run!r} has already used its noise at position {position}, with {what}; adding "
+            "the same noise twice would reveal the difference. Use another seed, or resume from a "
+            "checkpoint with the data, model and settings it was made with"
+        )
+
+    def _writable(self) -> LedgerFile:
+        if self._file is None:
+            raise LedgerError(
+                f"ledger {self.path} was opened with Ledger.read and cannot be charged; open it "
+                "with Ledger.open(path)"
+            )
+        self._file.require_open()
+        return self._file
+
+
+def _sync_beside(file: LedgerFile) -> None:
+    # A file that cannot be synced is let go, and `settle` says why.
+    with contextlib.suppress(LedgerError):
+        file.sync()

@@ -1,0 +1,203 @@
+"""A file that one process appends to durably: the part of the ledger that touches the disk.
+
+Guarantee: what `append` and then `sync` returned from survives a crash. An append that fails leaves
+the file as it was, or, where the system does not let us take the rest back, with a torn last line.
+After any failure that leaves the file in doubt the object lets go of it and refuses to go on.
+"""
+
+import errno
+import fcntl
+import os
+import weakref
+from pathlib import Path
+
+from plumbline.mechanism.ledger_format import LedgerError
+
+
+class LedgerLocked(LedgerError):
+    """Another `Ledger` object, here or in another process, has the file open for writing.
+
+    Attributes:
+        pid: the process that has it, if the system says which.
+    """
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        who = "an unknown process" if pid is None else f"process {pid}"
+        if pid == os.getpid():
+            who += ", which is this one"
+        super().__init__(
+            f"ledger {path} is in use by {who}; only one may write to it. Close it there first, or "
+            "look at it with Ledger.read(path), which needs no lock"
+        )
+        self.pid = pid
+
+
+class LedgerFile:
+    """A ledger's file, open and locked for writing; it is created if there is none.
+
+    Args:
+        path: the file.
+
+    Attributes:
+        size: the length of what is known to be good; `append` writes there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self._closed: str | None = None
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise cannot("open", path, error) from error
+        self._close_fd = weakref.finalize(self, os.close, self._fd)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(self._fd)
+            self.let_go("it is locked")
+            raise LedgerLocked(path, holder) from None
+        except OSError as error:
+            self.let_go("it could not be locked")
+            raise cannot("lock", path, error) from error
+        _open_files.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file can still be appended to."""
+        return self._closed is None
+
+    def read(self) -> bytes:
+        """Returns all that the file holds."""
+        pieces: list[bytes] = []
+        length = 0
+        try:
+            while piece := os.pread(self._fd, 1 << 24, length):
+                pieces.append(piece)
+                length += len(piece)
+        except OSError as error:
+            raise cannot("read", self.path, error) from error
+        return b"".join(pieces)
+
+    def append(self, data: bytes, *, overwrite: int = 0) -> None:
+        """Writes `data` at `size`, all or nothing; it is durable only after `sync`.
+
+        Args:
+            data: what to write.
+            overwrite: how many bytes beyond `size` the file has, to be written over.
+        """
+        self.require_open()
+        status = os.fstat(self._fd)
+        if status.st_nlink == 0 or status.st_size != self.size + overwrite:
+            gone = status.st_nlink == 0
+            self.let_go(f"its file was {'deleted or replaced' if gone else 'changed by others'}")
+            self.require_open()
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._fd, data[written:], self.size + written)
+        except OSError as error:
+            # What a repair writes over must stay: it is still torn. All else is taken back.
+            if not overwrite:
+                self._take_back()
+            raise cannot("write to", self.path, error) from error
+        except BaseException:
+            self.let_go("writing to it was interrupted; open it again")
+            raise
+        self.size += len(data)
+
+    def sync(self) -> None:
+        """Waits until everything appended is on the disk."""
+        try:
+            if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync alone stops at the drive's cache
+                fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
+            else:
+                os.fsync(self._fd)
+        except OSError as error:
+            # The system may have dropped what it could not write: trying again proves nothing.
+            self.let_go(f"it could not be synced to the disk ({error.strerror}); open it again")
+            raise cannot("sync", self.path, error) from error
+        except BaseException:
+            self.let_go("syncing it was interrupted; open it again")
+            raise
+
+    def sync_folder(self) -> None:
+        """Waits until the file's name is on the disk too."""
+        try:
+            folder = os.open(self.path.resolve().parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise cannot("sync the folder of", self.path, error) from error
+
+    def clear(self) -> None:
+        """Empties the file."""
+        try:
+            os.ftruncate(self._fd, 0)
+        except OSError as error:
+            raise cannot("write to", self.path, error) from error
+        self.size = 0
+
+    def let_go(self, reason: str) -> None:
+        """Closes the file and releases the lock; `reason` says why it cannot be used again."""
+        self._closed = self._closed or reason
+        self._close_fd()
+
+    def require_open(self) -> None:
+        """Raises LedgerError, with the reason, if the file was let go."""
+        if self._closed is not None:
+            raise LedgerError(
+                f"ledger {self.path} cannot be charged: {self._closed}. Nothing may be released "
+                "without a charge; open it with Ledger.open(path)"
+            )
+
+    def _take_back(self) -> None:
+        try:
+            os.ftruncate(self._fd, self.size)
+        except OSError:
+            self.let_go("a line could be neither written nor taken back; open it again")
+
+
+def cannot(do: str, path: Path, error: OSError) -> LedgerError:
+    """Returns the error to raise when the system refuses to `do` something with a ledger."""
+    advice = {
+        errno.ENOSPC: "Free some space on the disk",
+        errno.EDQUOT: "Free some space in your quota",
+        errno.EFBIG: "Raise the limit on file sizes",
+        errno.EACCES: "Choose a folder that you may write to",
+        errno.EROFS: "Choose a folder that you may write to",
+        errno.ENOENT: "Check the path, and create its folder",
+    }.get(error.errno or 0, "Check the path and the disk")
+    return LedgerError(
+        f"cannot {do} ledger {path}: {error.strerror}. Nothing may be released on its account. "
+        f"{advice}, then try again"
+    )
+
+
+def _holder(fd: int) -> int | None:
+    """The process that holds the lock on a file, where the system tells (Linux)."""
+    inode = str(os.fstat(fd).st_ino)
+    try:
+        for line in Path("/proc/locks").read_text().splitlines():
+            # 1: FLOCK  ADVISORY  WRITE 5962 fe:00:2150520 0 EOF
+            _, kind, _, _, pid, place, *_ = line.split()
+            if kind == "FLOCK" and place.rpartition(":")[2] == inode and int(pid) > 0:
+                return int(pid)
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+_open_files: "weakref.WeakSet[LedgerFile]" = weakref.WeakSet()
+
+
+def _abandon_in_child() -> None:
+    # The file and its lock stay with the parent: a forked child that kept them open would hold the
+    # lock beyond the parent's life, and could write beside it.
+    for file in list(_open_files):
+        file.let_go(f"it belongs to process {os.getppid()}, of which this one is a fork")
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)

@@ -1,0 +1,75 @@
+"""A data-set budget: refuses the charge that would take a ledger past (epsilon, delta).
+
+Epsilon is asked for rarely: what was once found affordable stays so (epsilon never falls when steps
+are added), and each time the guard has to ask, it asks for room ahead as well.
+"""
+
+import math
+from typing import Any
+
+from plumbline.mechanism.ledger_format import Entries, LedgerError, Limit, canonical
+
+_AHEAD = 1024  # steps of room to ask for at most
+
+
+class BudgetExceeded(LedgerError):
+    """The charge would spend more than the budget allows; nothing was charged."""
+
+
+class BudgetGuard:
+    """Raises `BudgetExceeded` if everything charged, with what is to be charged, is too much.
+
+    Guarantee: never passes entries whose epsilon at the limit's delta is above the limit's epsilon.
+
+    Args:
+        limit: (epsilon, delta).
+        accounting: further arguments of `plumbline.mechanism.accountant.epsilon`, such as
+            `accountant` and `relation`.
+    """
+
+    def __init__(self, limit: Limit, **accounting: Any) -> None:
+        epsilon, delta = limit
+        if not (epsilon > 0 and math.isfinite(epsilon) and 0 < delta < 1):
+            raise ValueError(
+                f"limit is {limit}; give (epsilon, delta) with a finite epsilon above 0 and a "
+                "delta between 0 and 1"
+            )
+        self.limit = limit
+        self._accounting = accounting
+        self._affordable: dict[str, int] = {}
+
+    def __call__(self, entries: Entries) -> None:
+        """Checks `entries`, (release, count) pairs with the proposed charge in them."""
+        counts = {canonical(release): count for release, count in entries}
+        grown = [key for key, count in counts.items() if count > self._affordable.get(key, 0)]
+        if not grown:
+            return
+        epsilon = self._epsilon(entries, {})
+        if not epsilon <= self.limit[0]:
+            raise BudgetExceeded(
+                f"the charge would take the ledger to epsilon {epsilon:.4g} at delta "
+                f"{self.limit[1]:g}, above its budget of {self.limit[0]:g}. Nothing was charged: "
+                "stop here, or plan a run with fewer steps or more noise"
+            )
+        # Room ahead for what grows: each question is answered for many steps.
+        ahead = min(_AHEAD, max(1, sum(counts.values())))
+        while ahead and not self._epsilon(entries, dict.fromkeys(grown, ahead)) <= self.limit[0]:
+            ahead //= 2
+        self._affordable = {key: n + ahead * (key in grown) for key, n in counts.items()}
+
+    def _epsilon(self, entries: Entries, extra: dict[str, int]) -> float:
+        return ledger_epsilon(
+            [(release, count + extra.get(canonical(release), 0)) for release, count in entries],
+            delta=self.limit[1],
+            **self._accounting,
+        )
+
+
+def ledger_epsilon(entries: Entries, *, delta: float, **accounting: Any) -> float:
+    """Returns the epsilon of ledger entries at `delta`."""
+    # Here and not above: opening and charging a ledger must not load the accountants.
+    from plumbline.mechanism.accountant import epsilon
+    from plumbline.mechanism.release import StepRelease
+
+    releases = [(StepRelease.from_dict(release), count) for release, count in entries]
+    return epsilon(releases, delta=delta, **accounting)

@@ -1,0 +1,208 @@
+"""What a step of private training asks, and what it thereby releases.
+
+A method asks a `Query`; the mechanism answers it with noise and keeps the `GaussianQuery`, which is
+the question without its value. All the questions asked about one batch, together with the way the
+batch was sampled, are a `StepRelease`: the frozen value that the ledger stores and the accountant
+interprets.
+
+Guarantee: Gaussian queries about the *same* batch are one Gaussian mechanism with noise multiplier
+`(sum_j sigma_j^-2)^(-1/2)`, whatever their number and even if a later question depends on an
+earlier answer; sampling amplifies that one mechanism once. (Dividing each query by its own noise
+makes them one vector of unit noise whose sensitivity is the root of the summed `sigma_j^-2`.)
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Query:
+    """A question a method asks about the records of one batch.
+
+    Attributes:
+        value: the exact, private answer: a tensor, or tensors by name that are one vector.
+        sensitivity: how far, in L2 norm over all of `value`, one record added or removed can
+            move it. Public.
+        sigma: noise multiplier, the noise's standard deviation divided by `sensitivity`.
+        name: what was asked, for the ledger and the statement.
+    """
+
+    value: torch.Tensor | Mapping[str, torch.Tensor]
+    sensitivity: float
+    sigma: float
+    name: str = "gradient"
+
+    def __post_init__(self) -> None:
+        _ = self.asked  # checks the numbers
+
+    @property
+    def asked(self) -> "GaussianQuery":
+        """The question without its value: all that may be recorded."""
+        return GaussianQuery(
+            name=self.name, sensitivity=self.sensitivity, noise_multiplier=self.sigma
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianQuery:
+    """A question that was answered with Gaussian noise of `noise_multiplier * sensitivity`."""
+
+    name: str
+    sensitivity: float
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.sensitivity) and self.sensitivity > 0):
+            raise ValueError(
+                f"query {self.name!r}: sensitivity {self.sensitivity} is not a positive finite "
+                "number; clip what is asked so that one record can move it by a known amount"
+            )
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
+            raise ValueError(
+                f"query {self.name!r}: noise multiplier {self.noise_multiplier} is not a "
+                "non-negative finite number; 0 means no noise and no guarantee"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonSampling:
+    """Every record enters the batch independently of the others, with probability `rate`."""
+
+    rate: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"sampling rate {self.rate} is not in (0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullBatch:
+    """Every record enters every batch: sampling at rate 1, without amplification."""
+
+    @property
+    def rate(self) -> float:
+        """The probability that a record takes part: 1."""
+        return 1.0
+
+
+Sampling = PoissonSampling | FullBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRelease:
+    """All that one step revealed about its batch.
+
+    Attributes:
+        sampling: how the batch was drawn, as the sampler itself says.
+        queries: the questions asked about it, in order.
+        unbounded_reason: for a method without a guarantee, why the noise does not cover what it
+            released; epsilon is then infinite whatever the noise.
+    """
+
+    sampling: Sampling
+    queries: tuple[GaussianQuery, ...]
+    unbounded_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        # A step that seems to release nothing would be free; that is a bug, not a gift.
+        if not self.queries and self.unbounded_reason is None:
+            raise ValueError(
+                "a step release needs at least one query; a step without a guarantee gives "
+                "`unbounded_reason` instead"
+            )
+
+    @property
+    def noise_multiplier(self) -> float:
+        """The noise multiplier of the one Gaussian mechanism that the queries amount to.
+
+        It is 0 if any query had no noise, and if the step has no guarantee.
+        """
+        sigmas = [query.noise_multiplier for query in self.queries]
+        if self.unbounded_reason is not None or min(sigmas) == 0:
+            return 0.0
+        if len(sigmas) == 1:
+            return sigmas[0]
+        return 1 / math.hypot(*(1 / sigma for sigma in sigmas))
+
+    @property
+    def no_guarantee_reason(self) -> str | None:
+        """Why epsilon is infinite, in words; None when it is finite."""
+        if self.unbounded_reason is not None:
+            return self.unbounded_reason
+        silent = [query.name for query in self.queries if query.noise_multiplier == 0]
+        return f"no noise was added to what was asked ({', '.join(silent)})" if silent else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The release as plain JSON-able values; floats survive JSON exactly."""
+        sampling: dict[str, Any] = {"kind": "full_batch"}
+        if isinstance(self.sampling, PoissonSampling):
+            sampling = {"kind": "poisson", "rate": self.sampling.rate}
+        return {
+            "sampling": sampling,
+            "queries": [
+                {
+                    "name": query.name,
+                    "sensitivity": query.sensitivity,
+                    "noise_multiplier": query.noise_multiplier,
+                }
+                for query in self.queries
+            ],
+            "unbounded_reason": self.unbounded_reason,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "StepRelease":
+        """The inverse of `to_dict`.
+
+        Raises:
+            ValueError: if `data` is not exactly what `to_dict` writes: a field that is missing,
+                unknown or of another type must not be guessed when budgets depend on it.
+        """
+        _expect_keys(data, {"sampling", "queries", "unbounded_reason"}, "a step release")
+        reason = data["unbounded_reason"]
+        if not (reason is None or isinstance(reason, str)):
+            raise ValueError(f"unbounded_reason is {reason!r}, not a string or null")
+        if not isinstance(data["queries"], list | tuple):
+            raise ValueError(f"queries is {data['queries']!r}, not a list")
+        return cls(
+            sampling=_sampling_from_dict(data["sampling"]),
+            queries=tuple(_query_from_dict(query) for query in data["queries"]),
+            unbounded_reason=reason,
+        )
+
+
+def _sampling_from_dict(data: Any) -> Sampling:
+    kind = data.get("kind") if isinstance(data, Mapping) else None
+    if kind == "poisson":
+        _expect_keys(data, {"kind", "rate"}, "Poisson sampling")
+        return PoissonSampling(rate=_number(data["rate"], "rate"))
+    if kind == "full_batch":
+        _expect_keys(data, {"kind"}, "full-batch sampling")
+        return FullBatch()
+    raise ValueError(f"sampling is {data!r}; its kind must be 'poisson' or 'full_batch'")
+
+
+def _query_from_dict(data: Any) -> GaussianQuery:
+    _expect_keys(data, {"name", "sensitivity", "noise_multiplier"}, "a query")
+    if not isinstance(data["name"], str):
+        raise ValueError(f"a query's name is {data['name']!r}, not a string")
+    return GaussianQuery(
+        name=data["name"],
+        sensitivity=_number(data["sensitivity"], "sensitivity"),
+        noise_multiplier=_number(data["noise_multiplier"], "noise_multiplier"),
+    )
+
+
+def _expect_keys(data: Any, keys: set[str], what: str) -> None:
+    if not isinstance(data, Mapping) or set(data) != keys:
+        raise ValueError(f"{what} must have exactly the fields {sorted(keys)}; got {data!r}")
+
+
+def _number(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{what} is {value!r}, not a number")
+    return float(value)

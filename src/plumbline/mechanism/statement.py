@@ -1,0 +1,357 @@
+"""The guarantee of a run in words, with its assumptions, for people who answer for data.
+
+A `Statement` holds every fact; `text()` is prose for a reader who knows data protection but not
+differential privacy, `json()` the same facts for programs. It claims nothing by itself: its epsilon
+is the accountant's, and numbers in the prose are rounded against us (epsilon upwards).
+"""
+
+import json
+import math
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from decimal import ROUND_CEILING, Decimal
+from typing import Any, Literal
+
+from plumbline.mechanism import accountant as accounting
+from plumbline.mechanism.accountant import Accountant, Relation
+from plumbline.mechanism.calibration import Plan
+from plumbline.mechanism.release import GaussianQuery, PoissonSampling, Sampling, StepRelease
+
+COVERED = (
+    "the model's weights after every step, and everything computed from them later without "
+    "looking at the data again: predictions, further training on other data, published copies",
+)
+
+NOT_COVERED = (
+    "tuning: other runs on the same data, made to choose settings, cost privacy of their own",
+    "preprocessing: statistics taken from the data before training, such as means, scales, "
+    "vocabularies or the choice of features",
+    "training loss and accuracy shown or logged during the run: they are exact, without noise",
+    "diagnostics, which read the exact gradients of single records",
+    "evaluation on records that are not part of the training data",
+    "what the running computer gives away by its timing, memory or files",
+)
+
+# "Reasonable" up to about 10 in Ponomareva et al. 2023, "How to DP-fy ML", section 5.2.
+_WEAK_EPSILON = 10.0
+
+_ACCOUNTANTS = {
+    "pld": "privacy loss distributions (PLD)",
+    "rdp": "Rényi differential privacy (RDP)",
+}
+
+_QUESTIONS = {"gradient": "the gradient (the direction in which to change the model)"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What a run guarantees, to whom, under which assumptions.
+
+    Attributes:
+        unit: whose presence is protected, one "record" or one "user" with all their records.
+        relation: what "the data with and without it" means; see `accountant`.
+        epsilon: spent so far; infinite when there is no guarantee.
+        delta: the probability with which the bound may fail.
+        accountant: who computed epsilon.
+        other_epsilon: the other accountant's value, for comparison.
+        budget_epsilon: the most that was to be spent, if that was stated.
+        sampling: how batches were drawn.
+        queries: the noisy questions of one step.
+        noise_source: a sentence on where the randomness comes from.
+        seeded: the randomness can be recomputed by who knows the seed.
+        steps_done: steps charged so far.
+        steps_planned: steps of the whole run.
+        public_constants: what is treated as known to everybody, by name.
+        records: the number of units, one of the public constants.
+        records_public: it was stated as public, rather than taken from the data.
+        covered: what the guarantee covers.
+        not_covered: what it does not.
+        warnings: sentences that a reader should not miss.
+        no_guarantee_reason: why epsilon is infinite.
+    """
+
+    unit: Literal["record", "user"] = "record"
+    relation: Relation = "add_remove"
+    epsilon: float
+    delta: float
+    accountant: Accountant = "pld"
+    other_epsilon: float | None = None
+    budget_epsilon: float | None = None
+    sampling: Sampling
+    queries: tuple[GaussianQuery, ...]
+    noise_source: str
+    seeded: bool = False
+    steps_done: int
+    steps_planned: int
+    public_constants: Mapping[str, float | int | str] = field(default_factory=dict)
+    records: int
+    records_public: bool
+    covered: tuple[str, ...] = COVERED
+    not_covered: tuple[str, ...] = NOT_COVERED
+    warnings: tuple[str, ...] = ()
+    no_guarantee_reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if math.isinf(self.epsilon) != (self.no_guarantee_reason is not None):
+            raise ValueError(
+                f"epsilon is {self.epsilon} and the reason for no guarantee is "
+                f"{self.no_guarantee_reason!r}; an infinite epsilon, and only that, needs a reason"
+            )
+
+    @classmethod
+    def for_run(
+        cls,
+        plan: Plan,
+        *,
+        steps_done: int,
+        noise_source: str,
+        seeded: bool = False,
+        unit: Literal["record", "user"] = "record",
+        releases: Iterable[tuple[StepRelease, int]] | None = None,
+        public_constants: Mapping[str, float | int | str] | None = None,
+        not_covered: Iterable[str] = (),
+        warnings: Iterable[str] = (),
+    ) -> "Statement":
+        """The statement of a run that follows `plan`.
+
+        Args:
+            plan: the run's plan.
+            steps_done: the steps charged so far.
+            noise_source: a sentence on the randomness.
+            seeded: the randomness comes from a seed.
+            unit: the unit of privacy.
+            releases: what was charged, if not `steps_done` times the plan's release.
+            public_constants: further ones, such as clipping bounds.
+            not_covered: further items.
+            warnings: further sentences.
+        """
+        charged = list(releases) if releases is not None else [(plan.release, steps_done)]
+        other: Accountant = "rdp" if plan.accountant == "pld" else "pld"
+        spent, spent_otherwise = (
+            accounting.epsilon(charged, delta=plan.delta, accountant=who, relation=plan.relation)
+            for who in (plan.accountant, other)
+        )
+        reasons = [release.no_guarantee_reason for release, count in charged if count]
+        return cls(
+            unit=unit,
+            relation=plan.relation,
+            epsilon=spent,
+            delta=plan.delta,
+            accountant=plan.accountant,
+            other_epsilon=spent_otherwise,
+            budget_epsilon=plan.budget.epsilon,
+            sampling=plan.release.sampling,
+            queries=plan.release.queries,
+            noise_source=noise_source,
+            seeded=seeded,
+            steps_done=steps_done,
+            steps_planned=plan.steps,
+            public_constants={
+                "sampling rate": plan.sampling_rate,
+                "expected batch size": plan.expected_batch_size,
+                "steps": plan.steps,
+                "noise multiplier": plan.noise_multiplier,
+                **(public_constants or {}),
+            },
+            records=plan.records,
+            records_public=plan.records_public,
+            not_covered=(*NOT_COVERED, *not_covered),
+            warnings=(*plan.warnings, *warnings),
+            no_guarantee_reason=next((reason for reason in reasons if reason is not None), None),
+        )
+
+    def text(self, width: int = 88) -> str:
+        """The statement as prose, wrapped at `width` characters."""
+        paragraphs = [
+            self._headline(),
+            self._meaning(),
+            self._procedure(),
+            f"Where the randomness comes from. {self.noise_source}",
+            self._accounting(),
+            self._assumptions(),
+        ]
+        lists = (
+            ("What is covered:", self._really_covered()),
+            ("What is not covered:", self.not_covered),
+            ("Please note:", self._all_warnings()),
+        )
+        blocks = [textwrap.fill(paragraph, width) for paragraph in paragraphs if paragraph]
+        for title, items in lists:
+            if items:
+                bullets = (
+                    textwrap.fill(item, width, initial_indent="- ", subsequent_indent="  ")
+                    for item in items
+                )
+                blocks.append("\n".join((title, *bullets)))
+        return "\n\n".join(blocks) + "\n"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def json(self) -> str:
+        """The same facts as JSON; an infinite epsilon is the string "infinity"."""
+        facts: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        release = StepRelease(
+            sampling=self.sampling, queries=self.queries, unbounded_reason=self.no_guarantee_reason
+        ).to_dict()
+        facts |= {"sampling": release["sampling"], "queries": release["queries"]}
+        facts |= {"public_constants": dict(self.public_constants)}
+        facts |= {"covered": self._really_covered(), "warnings": self._all_warnings()}
+        facts |= {"guarantee": math.isfinite(self.epsilon)}
+        for name in ("epsilon", "other_epsilon"):
+            if facts[name] is not None and math.isinf(facts[name]):
+                facts[name] = "infinity"
+        return json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
+
+    def _headline(self) -> str:
+        reason = self.no_guarantee_reason
+        if reason is not None:
+            return (
+                "This training run gives no differential privacy guarantee (its epsilon is "
+                f"infinite), because {reason.rstrip('.')}. Treat the model as if it contained the "
+                f"data of every {self.unit}."
+            )
+        if self.steps_done == 0:
+            return (
+                "No step has been taken yet, so nothing about the data has been released: epsilon "
+                f"is 0. The plan is for {_counted(self.steps_planned, 'step')}."
+            )
+        whom = f"every single {self.unit} in its data"
+        if self.unit == "user":
+            whom += ", with all of that user's records"
+        against = ", but only from people who do not know its seed" if self.seeded else ""
+        change = (
+            f"one {self.unit} being added to or removed from the data"
+            if self.relation == "add_remove"
+            else f"one {self.unit} in the data being exchanged for another"
+        )
+        return (
+            f"This training run protects {whom}{against}: it is differentially "
+            f"private with epsilon = {_up(self.epsilon)} and delta = {_plain(self.delta)} (about "
+            f"one in {round(1 / self.delta):,}). The protected difference is {change}."
+        )
+
+    def _meaning(self) -> str:
+        if math.isinf(self.epsilon) or self.steps_done == 0:
+            return ""
+        question = (
+            f"whether one particular {self.unit} is in the data"
+            if self.relation == "add_remove"
+            else f"which of two known {self.unit}s is in the data"
+        )
+        odds = math.exp(min(float(_up(self.epsilon).replace(",", "")), 50.0))
+        factor = _up(odds) if self.epsilon < 14 else "some millions of"
+        percent = math.ceil(1e4 * (odds + self.delta) / (1 + odds)) / 100
+        often = f"at most {percent:g}% of the time" if percent < 100 else "perhaps every time"
+        return (
+            f"What this means. Suppose someone sees everything that is covered below and wants to "
+            f"know {question}, whatever else they know already. What they see is at most {factor} "
+            "times as likely under one answer as under the other (this factor is e raised to the "
+            "power epsilon), apart from events that together have a probability of at most delta. "
+            "Put as a game: where a blind guess is right half of the time, they are right "
+            f"{often}. This is a limit that no attack can pass, not a prediction; a smaller "
+            "epsilon protects more."
+        )
+
+    def _procedure(self) -> str:
+        if isinstance(self.sampling, PoissonSampling) and self.sampling.rate < 1:
+            drawn = (
+                f"every {self.unit} is drawn with probability {self.sampling.rate:.6g}, "
+                "independently of all others (this is called Poisson sampling)"
+            )
+        else:
+            drawn = f"every {self.unit} takes part"
+        bound = (
+            ""
+            if math.isinf(self.epsilon)
+            else f" What a single {self.unit} can contribute to an answer is limited to a known "
+            "bound, and random Gaussian noise is added before the answer is used."
+        )
+        asked = "; ".join(
+            f"{_QUESTIONS.get(query.name, query.name)}, with "
+            + (
+                f"noise of standard deviation {_down(query.noise_multiplier)} times the bound"
+                if query.noise_multiplier
+                else "no noise"
+            )
+            for query in self.queries
+        )
+        return (
+            f"How training works. It takes {_counted(self.steps_planned, 'step')}, of which "
+            f"{self.steps_done:,} {'is' if self.steps_done == 1 else 'are'} done. In each step "
+            f"{drawn}.{bound} Asked in each step: {asked or 'nothing that is recorded'}."
+        )
+
+    def _accounting(self) -> str:
+        if math.isinf(self.epsilon) or self.steps_done == 0:
+            return ""
+        sentences = [
+            f"How epsilon was computed. By {_ACCOUNTANTS[self.accountant]}, over all steps "
+            "together; every approximation is towards a larger value, so the true cost is not "
+            "above the epsilon given."
+        ]
+        if self.budget_epsilon is not None:
+            sentences.append(f"The budget of the whole run is epsilon = {self.budget_epsilon:g}.")
+        if self.other_epsilon is not None:
+            other = _ACCOUNTANTS["rdp" if self.accountant == "pld" else "pld"]
+            value = "no bound" if math.isinf(self.other_epsilon) else _up(self.other_epsilon)
+            sentences.append(
+                f"For comparison, {other}, another valid method, gives {value} for the same steps."
+            )
+        return " ".join(sentences)
+
+    def _assumptions(self) -> str:
+        constants = "; ".join(
+            f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in self.public_constants.items()
+        )
+        size = f"The number of {self.unit}s, {self.records:,}, "
+        if self.records_public:
+            size += "was stated to be public knowledge."
+        else:
+            size += (
+                "was taken from the data itself and is treated as public: the guarantee does not "
+                "hide it. If it is a secret, state a public number of records in the budget."
+            )
+        settings = f" The settings are taken to be public too: {constants}." if constants else ""
+        return f"What is taken to be public. {size}{settings}"
+
+    def _really_covered(self) -> tuple[str, ...]:
+        return self.covered if math.isfinite(self.epsilon) else ()
+
+    def _all_warnings(self) -> tuple[str, ...]:
+        found = list(self.warnings)
+        if _WEAK_EPSILON < self.epsilon < math.inf:
+            found.append(
+                f"Epsilon is above {_WEAK_EPSILON:g}: taken by itself, the guarantee is weak. It "
+                "may still help in practice, but it should not be the only protection."
+            )
+        if self.seeded and self.steps_done:
+            found.append(
+                "The run used a seed, for repeatability. Whoever knows or guesses the seed can "
+                "remove the noise; do not publish a model trained this way as private."
+            )
+        return tuple(found)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _up(value: float) -> str:
+    """At least `value`, in three digits or, from 100 on, whole."""
+    if value <= 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(value)))
+    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_CEILING):,f}"
+
+
+def _down(value: float) -> str:
+    digits = max(0, 2 - math.floor(math.log10(value)))
+    return f"{math.floor(value * 10**digits) / 10**digits:g}"
+
+
+def _plain(value: float) -> str:
+    """A small number without an exponent, digit for digit."""
+    return f"{Decimal(repr(value)):f}"

@@ -1,0 +1,282 @@
+"""Which records enter a step, and in which physical chunks they are processed.
+
+`PoissonSampler` is the private one: record i takes part in step t if the i-th 64-bit word of the
+stream `("sampling", t)` of its source is below a threshold. So every record has its own independent
+draw, keyed by (key, step, record id): neither the chunking nor the number of processes changes who
+takes part, and a process that holds records `start` to `stop` generates only their words.
+
+Guarantee. The inclusion probability is `floor(rate * 2^64) / 2^64`, never above the rate that is
+accounted (and below it by less than 2^-64). `event()` is the event that was implemented; a sampler
+without a private event returns None, and then there is nothing to account with.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plumbline.mechanism.random_source import RandomSource
+from plumbline.mechanism.release import PoissonSampling
+
+__all__ = ["FixedSampler", "PoissonSampler", "UserSampler", "Users", "chunks", "group_by_user"]
+
+_WORD_BYTES = 8
+
+
+class PoissonSampler:
+    """Draws every record independently with probability `rate`, anew in each step.
+
+    Args:
+        records: how many records there are (users, when a user is the unit); public.
+        rate: the sampling rate, in (0, 1].
+        source: where randomness comes from. A secure source is never stored: a resumed run goes on
+            at the stored position under a new key.
+
+    Attributes:
+        step: the position, which is the step that `draw` will return next.
+    """
+
+    def __init__(self, records: int, rate: float, source: RandomSource) -> None:
+        _check_count("records", records)
+        if isinstance(rate, bool) or not 0 < rate <= 1:
+            raise ValueError(
+                f"rate is {rate}, but a sampling rate is in (0, 1]; for an expected batch of L "
+                "records it is L / records"
+            )
+        self.records = records
+        self.rate = float(rate)
+        self.step = 0
+        self._source = source
+        self._threshold = int(Fraction(self.rate) * 2**64)  # exact, rounded down
+        if self._threshold == 0:
+            raise ValueError(f"rate is {rate}, below 2^-64: no record would ever take part")
+
+    def indices(self, step: int, start: int = 0, stop: int | None = None) -> torch.Tensor:
+        """Returns the records of `step`, sorted, `[|S|]` int64; possibly none.
+
+        Args:
+            step: which step, from 0.
+            start: the first record id to consider.
+            stop: one past the last record id to consider; all records if None. Exactly the members
+                of the whole batch that lie in this range are returned.
+        """
+        stop = self.records if stop is None else stop
+        if step < 0 or not 0 <= start <= stop <= self.records:
+            raise ValueError(
+                f"step {step}, records {start} to {stop} asked for; steps start at 0 and a range "
+                f"must lie in 0 to {self.records}"
+            )
+        if self._threshold == 2**64:
+            return torch.arange(start, stop)
+        stream = self._source.stream("sampling", step, start=start * _WORD_BYTES)
+        members = np.flatnonzero(stream.uint64(stop - start) < np.uint64(self._threshold))
+        return torch.from_numpy(members.astype(np.int64, copy=False) + start)
+
+    def draw(self) -> torch.Tensor:
+        """Returns the records of the current step and moves on to the next."""
+        members = self.indices(self.step)
+        self.step += 1
+        return members
+
+    def event(self) -> PoissonSampling:
+        """Returns the sampling that every step of this sampler implements."""
+        return PoissonSampling(rate=self.rate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position, and what it is a position in; never a key."""
+        return {"kind": "poisson", "step": self.step, "records": self.records, "rate": self.rate}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Moves to a stored position; refuses that of another sampler, naming the difference."""
+        _check_same(self.state_dict(), state)
+        self.step = int(state["step"])
+
+
+class FixedSampler:
+    """Shuffled epochs of batches of one size, for runs without privacy.
+
+    Its batches reveal who is in them (each record once per epoch), which Poisson accounting does
+    not cover: `event()` is None.
+
+    Args:
+        records: how many records there are.
+        batch_size: how many make a batch; the last one of an epoch may be smaller.
+        source: where the shuffling comes from.
+    """
+
+    def __init__(self, records: int, batch_size: int, source: RandomSource) -> None:
+        _check_count("records", records)
+        _check_count("batch_size", batch_size)
+        self.records = records
+        self.batch_size = batch_size
+        self.step = 0
+        self._source = source
+        self._order: tuple[int, torch.Tensor] | None = None  # the last epoch shuffled
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of batches in an epoch."""
+        return -(-self.records // self.batch_size)
+
+    def indices(self, step: int) -> torch.Tensor:
+        """Returns the records of `step`, in shuffled order, `[batch_size]` int64."""
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        if self._order is None or self._order[0] != epoch:
+            words = self._source.stream("shuffle", epoch).uint64(self.records)
+            self._order = epoch, torch.from_numpy(np.argsort(words, kind="stable"))
+        return self._order[1][batch * self.batch_size : (batch + 1) * self.batch_size]
+
+    def draw(self) -> torch.Tensor:
+        """Returns the records of the current step and moves on to the next."""
+        members = self.indices(self.step)
+        self.step += 1
+        return members
+
+    def event(self) -> None:
+        """Returns None: this sampler supports no privacy claim."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position, and what it is a position in; never a key."""
+        return {
+            "kind": "fixed",
+            "step": self.step,
+            "records": self.records,
+            "batch_size": self.batch_size,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Moves to a stored position; refuses that of another sampler, naming the difference."""
+        _check_same(self.state_dict(), state)
+        self.step = int(state["step"])
+
+
+@dataclass(frozen=True, eq=False)
+class Users:
+    """Which records belong to which user, as compressed rows.
+
+    Attributes:
+        count: the number of users; users are numbered in the sorted order of their ids.
+        offsets: user u has the records `members[offsets[u]:offsets[u + 1]]`; `[count + 1]` int64.
+        members: all record indices, sorted by user and then by index; `[records]` int64.
+    """
+
+    count: int
+    offsets: torch.Tensor
+    members: torch.Tensor
+
+    def records_of(self, users: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the records of the given users and, for each, its user's place in `users`.
+
+        Args:
+            users: user numbers, `[U]` int64.
+
+        Returns:
+            Record indices `[R]`, user by user, and the group of each `[R]`, in 0 to U - 1: what
+            pooling each user's gradients needs.
+        """
+        first = self.offsets[users]
+        sizes = self.offsets[users + 1] - first
+        group = torch.repeat_interleave(torch.arange(len(users)), sizes)
+        before = sizes.cumsum(0) - sizes  # records of the users ahead in the batch
+        place = torch.arange(len(group)) - before[group] + first[group]
+        return self.members[place], group
+
+
+def group_by_user(user_ids: Sequence[Any] | NDArray[Any] | torch.Tensor) -> Users:
+    """Groups records by the user they belong to.
+
+    Args:
+        user_ids: the user of each record: integers or strings, `[records]`.
+    """
+    ids = np.asarray(user_ids)
+    if ids.ndim != 1 or len(ids) == 0 or ids.dtype.kind not in "iuUS":
+        raise ValueError(
+            f"user_ids has shape {ids.shape} and type {ids.dtype}; give one integer or string for "
+            "each record"
+        )
+    _, user, sizes = np.unique(ids, return_inverse=True, return_counts=True)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    members = np.argsort(user, kind="stable").astype(np.int64, copy=False)
+    return Users(len(sizes), torch.from_numpy(offsets), torch.from_numpy(members))
+
+
+class UserSampler(PoissonSampler):
+    """Poisson-samples users: a user takes part with all of their records, or with none.
+
+    `indices`, `draw` and `event` are about users (numbered as in `users`); `records_of` turns a
+    batch of users into the records to load.
+
+    Args:
+        user_ids: the user of each record, `[records]`; the number of users is treated as public.
+        rate: the probability that a user takes part in a step.
+        source: where randomness comes from.
+    """
+
+    def __init__(
+        self,
+        user_ids: Sequence[Any] | NDArray[Any] | torch.Tensor,
+        rate: float,
+        source: RandomSource,
+    ) -> None:
+        self.users = group_by_user(user_ids)
+        super().__init__(self.users.count, rate, source)
+
+    def records_of(self, users: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the records `[R]` of a batch of users, and each one's user in the batch `[R]`."""
+        return self.users.records_of(users)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the position, and what it is a position in; never a key."""
+        return {**super().state_dict(), "kind": "poisson_users"}
+
+
+def chunks(
+    indices: torch.Tensor, max_physical_batch: int | None, groups: torch.Tensor | None = None
+) -> list[torch.Tensor]:
+    """Cuts a logical batch into physical chunks, in order; an empty batch has no chunks.
+
+    Args:
+        indices: the batch, `[R]`.
+        max_physical_batch: the most records to a chunk; None means one chunk.
+        groups: the group of each record, `[R]`, equal ones adjacent (as `Users.records_of` returns
+            them). Then no group is cut: pooling needs it whole, so a group that is larger than
+            `max_physical_batch` has a chunk to itself, beyond the limit.
+    """
+    if len(indices) == 0:
+        return []
+    if max_physical_batch is None:
+        return [indices]
+    _check_count("max_physical_batch", max_physical_batch)
+    if groups is None:
+        return list(torch.split(indices, max_physical_batch))
+    sizes = torch.unique_consecutive(groups, return_counts=True)[1].tolist()
+    lengths = [0]
+    for size in sizes:
+        if lengths[-1] and lengths[-1] + size > max_physical_batch:
+            lengths.append(0)
+        lengths[-1] += size
+    return list(torch.split(indices, lengths))
+
+
+def _check_count(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be an integer, at least 1")
+
+
+def _check_same(own: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    differences = [
+        f"{key} is {own.get(key)!r} here and {stored.get(key)!r} in the stored state"
+        for key in sorted(own.keys() | stored.keys())
+        if key != "step" and own.get(key) != stored.get(key)
+    ]
+    if differences:
+        raise ValueError(
+            "the stored position belongs to another sampler: "
+            + "; ".join(differences)
+            + ". Resume with the settings and the data set of the run that was stored"
+        )

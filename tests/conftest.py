@@ -1,0 +1,48 @@
+"""What all tests share: the device, the data folder, one thread per worker, and fixed seeds."""
+
+import os
+from pathlib import Path
+
+# Before any import of a Hugging Face library: a test that reaches for the network fails at once.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+# Workers share two cores; one thread each also fixes the order of sums.
+torch.set_num_threads(1)
+
+settings.register_profile(
+    "plumbline",
+    deadline=None,
+    derandomize=True,
+    max_examples=25,
+    # The one health check decided by a clock.
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("plumbline")
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """The device every test runs on: PLUMBLINE_TEST_DEVICE, or the CPU."""
+    return torch.device(os.environ.get("PLUMBLINE_TEST_DEVICE", "cpu"))
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of data sets, PLUMBLINE_DATA; a test that asks for it is skipped when unset."""
+    value = os.environ.get("PLUMBLINE_DATA")
+    if not value:
+        pytest.skip("PLUMBLINE_DATA is not set: no data folder")
+    folder = Path(value)
+    if not folder.is_dir():
+        pytest.fail(f"PLUMBLINE_DATA={value} is not a folder")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    """The global generator starts each test in the same state, whichever worker runs it."""
+    torch.manual_seed(0)
