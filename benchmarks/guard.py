@@ -2,13 +2,18 @@
 
 Each contestant takes one real step with the noise off and a learning rate so large that the
 weights after the step *are* its gradient. That is compared with a one-record-at-a-time float64
-autograd loop. The code that is checked is therefore the code that is timed. Two contestants
-within half the tolerance of the loop are within the tolerance of each other.
+autograd loop. The code that is checked is therefore the code that is timed.
+
+Two bounds, because a gradient through ReLUs is discontinuous: of the ResNet's tens of millions of
+activations a few lie within rounding of zero, and a record that falls on the other side in
+float32 has a gradient off by 1e-3 where all others agree to 1e-6 (in every library, autograd
+included). So the gradient as a whole must agree to `TOLERANCE`, and each parameter's share to
+`SHARE_TOLERANCE`, which still catches a parameter that was forgotten or scaled wrongly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +24,7 @@ from benchmarks.contestants import BASELINE, Entry, Settings
 from benchmarks.models import Workload
 
 TOLERANCE = 1e-3
+SHARE_TOLERANCE = 2e-2
 RATE = 1e4
 
 Gradient = dict[str, Tensor]
@@ -35,21 +41,25 @@ class Oracle:
     bias_aware: Gradient
 
     def deviation(self, entry: Entry, workload: Workload) -> float:
-        """Worst relative error over the parameters of the gradient `entry` steps along."""
+        """Relative error of the gradient `entry` steps along; raises where a bound is broken."""
         contestant = entry.build(workload, self.settings)
         contestant.step()
         after = contestant.parameters()
         expected = {BASELINE: self.mean, "bam": self.bias_aware}.get(entry.name, self.clipped)
         if after.keys() != expected.keys():
             raise ValueError(f"parameters differ: {sorted(after.keys() ^ expected.keys())}")
-        # A parameter whose gradient is next to nothing is judged against the whole gradient:
-        # its own relative error is rounding.
-        floor = 1e-2 * float(_norm(expected))
-        return max(
-            float(torch.linalg.vector_norm((self.start[n] - after[n]) / RATE - g))
-            / max(float(torch.linalg.vector_norm(g)), floor)
-            for n, g in expected.items()
-        )
+        errors = {n: (self.start[n] - after[n]) / RATE - g for n, g in expected.items()}
+        whole = float(_norm(expected))
+        deviation = float(_norm(errors)) / whole
+        if not deviation <= TOLERANCE:
+            raise ValueError(f"its gradient is off by {deviation:.1e}, relative")
+        for name, error in errors.items():
+            # A share that is next to nothing is judged against the whole: it is all rounding.
+            size = max(float(torch.linalg.vector_norm(expected[name])), 1e-2 * whole)
+            share = float(torch.linalg.vector_norm(error)) / size
+            if not share <= SHARE_TOLERANCE:
+                raise ValueError(f"its gradient for {name} is off by {share:.1e}, relative")
+        return deviation
 
 
 def oracle(workload: Workload, settings: Settings) -> Oracle:
@@ -99,7 +109,7 @@ def _norm(gradient: Gradient) -> Tensor:
     )
 
 
-def _mean(gradients, clip: float) -> Gradient:
+def _mean(gradients: Iterable[Gradient], clip: float) -> Gradient:
     total: Gradient = {}
     count = 0
     for gradient in gradients:

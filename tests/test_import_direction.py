@@ -18,14 +18,14 @@ CORE = STAGES | {"training", "methods"}
 
 ALLOWED: dict[str, set[str]] = {
     # the stages of a step
-    "sampling": set(),
     "gradients": set(),
-    "evaluation": {"gradients", "clipping"},
-    "clipping": set(),
-    "mechanism": {"sampling", "clipping"},
+    "mechanism": set(),
+    "sampling": {"mechanism"},  # a sampler emits the event that is accounted
+    "clipping": {"mechanism"},  # a strategy asks questions
+    "evaluation": {"gradients", "clipping", "mechanism"},
     # the step
     "training": STAGES,
-    "methods": {"evaluation", "clipping"},
+    "methods": {"evaluation", "clipping", "mechanism"},
     # beside it
     "data": set(),
     "models": set(),

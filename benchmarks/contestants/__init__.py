@@ -1,5 +1,8 @@
-"""Who takes part. Each is imported only when it is built, so that a missing library costs a line
-in the table and not the run."""
+"""Who takes part.
+
+Each is imported only when it is built, so that a missing library costs a line in the table and
+not the run.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,7 @@ class Entry:
     title: str
     where: str
 
-    def build(
-        self, workload: Workload, settings: Settings, size: int | None = None
-    ) -> Contestant:
+    def build(self, workload: Workload, settings: Settings, size: int | None = None) -> Contestant:
         """Build the contestant; whatever goes wrong is raised for the caller to report."""
         module, attribute = self.where.split(":")
         factory: Factory = getattr(importlib.import_module(module), attribute)

@@ -22,6 +22,8 @@ from benchmarks.models import Workload
 
 # Opacus registers full backward hooks on modules whose input (images, tokens) needs no gradient.
 warnings.filterwarnings("ignore", message="Full backward hook is firing")
+# Its functorch mode opens an autocast region for float32, which torch declines.
+warnings.filterwarnings("ignore", message="In CPU autocast")
 
 
 class OpacusStep:

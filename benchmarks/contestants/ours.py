@@ -7,12 +7,12 @@ without `make_private` too: capture, norms, clipped sum, ordinary torch noise, o
 from __future__ import annotations
 
 import torch
-from plumbline.gradients import Perturbation, capture
 from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.contestants.base import Settings
 from benchmarks.models import Workload
+from plumbline.gradients import PerSampleGradients, Perturbation, capture
 
 
 class DPSGD:
@@ -31,13 +31,13 @@ class DPSGD:
 
     def step(self) -> None:
         """One DP-SGD step."""
-        self._release(capture(self.model, self.losses))
+        self._release(capture(self.model, self.losses, records=len(self.y)))
 
     def parameters(self) -> dict[str, Tensor]:
         """Copies of the weights by name."""
         return {name: p.detach().clone() for name, p in self.named.items()}
 
-    def _release(self, gradients) -> None:
+    def _release(self, gradients: PerSampleGradients) -> None:
         clip = self.settings.clip
         clipped = gradients.sum((clip / gradients.norms()).clamp(max=1.0))
         for name, p in self.named.items():
@@ -51,6 +51,6 @@ class BAM(DPSGD):
 
     def step(self) -> None:
         """One BAM step: an ascent per record, then DP-SGD on what is found there."""
-        first = capture(self.model, self.losses)
+        first = capture(self.model, self.losses, records=len(self.y))
         ascent = Perturbation(first, self.settings.radius / first.norms())
         self._release(capture(self.model, self.losses, at=ascent))

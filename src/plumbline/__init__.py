@@ -1,3 +1,10 @@
-"""Plumbline: differentially private training in PyTorch, and what clipping does to the gradient."""
+"""Plumbline trains PyTorch models with differential privacy and shows what clipping does to them."""
 
 __version__ = "0.1.0.dev0"
+
+from plumbline import gradients, methods
+from plumbline.mechanism.calibration import Budget
+from plumbline.mechanism.ledger import Ledger
+from plumbline.training import Private, batch_loss, make_private
+
+__all__ = ["Budget", "Ledger", "Private", "batch_loss", "gradients", "make_private", "methods"]

@@ -14,15 +14,24 @@ from plumbline.gradients.errors import (
     RecordsMixError,
     UnsupportedModelError,
 )
+from plumbline.gradients.explain import Explanation, explain
+from plumbline.gradients.hessian import hvp
 from plumbline.gradients.kernels import KERNELS
 from plumbline.gradients.layers import (
+    attention,
+    bilinear,
+    blocks,
+    conv1d_hf,
     convolution,
     embedding,
+    embedding_bag,
     general,
     group_norm,
     layer_norm,
     linear,
+    recurrent,
     repeated,
+    weight_norm,
 )
 from plumbline.gradients.per_sample import PerSampleGradients
 

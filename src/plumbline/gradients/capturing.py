@@ -8,19 +8,26 @@ layout could be read in two ways (a batch that is by chance as long as a sequenc
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from plumbline.gradients.anatomy import Anatomy, anatomy_of
 from plumbline.gradients.checking import Difference, Probe
-from plumbline.gradients.errors import CaptureError, EscapedParameterError, LossError
+from plumbline.gradients.errors import (
+    CaptureError,
+    EscapedParameterError,
+    LossError,
+    RecordsMixError,
+    UnsupportedModelError,
+)
 from plumbline.gradients.history import EmptyBatch, History, history_of
 from plumbline.gradients.per_sample import PerSampleGradients
-from plumbline.gradients.substitution import refuse_unsupported, substituted
-from plumbline.gradients.tape import Memory, Offset, Place, Tape, Weight, Where
+from plumbline.gradients.readings import Readings
+from plumbline.gradients.substitution import substituted
+from plumbline.gradients.tape import Offset, Tape, Weight
 from plumbline.gradients.terms import Dense, Term, merge
 from plumbline.gradients.tracked import Tracked
 
@@ -84,92 +91,81 @@ def capture(
         CaptureError: With the reason and the remedy, when per-record gradients are not defined
             or cannot be had.
     """
-    refuse_unsupported(model)
-    history = history_of(model)
+    anatomy = anatomy_of(model)
+    _refuse_misfit(at, anatomy.parameters)
+    task = _Task(model, anatomy, losses, at, history_of(model), torch.get_rng_state())
     if isinstance(at, Perturbation) and records is None:
         records = at.rows
-    checked = history.unconfirmed(model)
-    start = torch.get_rng_state()
-    run = _run(model, losses, at, records, history, checked, start)
-    if run.wrong is not None:
-        run = _otherwise(run, model, losses, at, history, start)
+    run = _run(task, records, task.history.unconfirmed(anatomy))
     if run.compared:
-        history.confirm(model, run.tape)
+        task.history.confirm(anatomy, run.tape)
     return PerSampleGradients(run.terms, run.records, run.losses)
 
 
-def _run(
-    model: nn.Module,
-    losses: Callable[[], Tensor],
-    at: At,
-    records: int | None,
-    history: History,
-    checked: bool,
-    start: Tensor,
-) -> _Run:
+@dataclass(frozen=True)
+class _Task:
+    """What a capture is asked to do; ``start`` is the state of the random numbers before it."""
+
+    model: nn.Module
+    anatomy: Anatomy
+    losses: Callable[[], Tensor]
+    at: At
+    history: History
+    start: Tensor
+
+
+def _run(task: _Task, records: int | None, checked: bool) -> _Run:
     """A run, repeated with the same random numbers when something about it was misread."""
-    torch.set_rng_state(start)
-    tape = Tape(records, history.memory, checked=checked)
+    tape = Tape(records, task.history.memory, checked=checked)
     try:
-        with history.counting(model, tape):
-            run = _Run(model, losses, at, tape)
+        if records == 0:
+            raise EmptyBatch
+        with task.history.counting(task.model, tape):
+            run = _Run(task, tape)
     except EmptyBatch:
-        return _Run.empty(model, losses, tape)
-    except (RuntimeError, ValueError, IndexError):
+        return _Run.empty(task, tape)
+    except (RecordsMixError, UnsupportedModelError):
+        raise  # whatever the number of records; and the module must not run again and be changed
+    except (RuntimeError, ValueError, IndexError) as error:
         # Perhaps only the number of records was misread: what does the model itself say?
-        if records is not None:
-            raise
-        torch.set_rng_state(start)
+        torch.set_rng_state(task.start)
         with torch.no_grad():
-            count = _examined(losses(), None)
-        if count in (tape.expected, 0):
-            raise
-        history.learn(count)
-        return _run(model, losses, at, count, history, checked, start)
-    if tape.unsure and not checked and run.records:
-        return _run(model, losses, at, run.records, history, True, start)
+            count = examined(task.losses(), records)
+        torch.set_rng_state(task.start)
+        if count != tape.expected:
+            if tape.expected is None and isinstance(error, LossError):
+                raise
+            if tape.expected is not None and not task.history.plausible(count):
+                raise _wrong_length(count, tape.expected) from error
+            run = _run(task, count, checked)
+            task.history.learn(count)
+            return run
+        return _otherwise(task, tape, None, error)
+    if tape.unsure and not checked:
+        torch.set_rng_state(task.start)
+        return _run(task, run.records, True)
+    if run.wrong is not None:
+        return _otherwise(task, tape, run.wrong.parameter, EscapedParameterError(run.wrong.message))
     return run
 
 
-def _otherwise(
-    run: _Run,
-    model: nn.Module,
-    losses: Callable[[], Tensor],
-    at: At,
-    history: History,
-    start: Tensor,
-) -> _Run:
-    """The first run with another reading of the layouts that agrees with autograd.
-
-    Two readings are possible only by chance (a batch as long as a sequence), and a wrong one shows
-    at the parameter that met the misread tensor: its places are read otherwise, one after another.
-    """
-    wrong = run.wrong
-    memory = Memory(dict(history.memory.layouts))
-    tried: dict[str, Iterator[dict[Place, Where]]] = {}
-    while run.wrong is not None:
-        name = run.wrong.parameter
-        places = {place: ways for place, ways in run.tape.unsure.items() if place[0] == name}
-        if name not in tried:
-            tried[name] = _readings(places)
-        reading = next(tried[name], None)
-        if reading is None:
-            raise EscapedParameterError(wrong.message if wrong else "")
-        memory.layouts |= reading
-        torch.set_rng_state(start)
+def _otherwise(task: _Task, tape: Tape, parameter: str | None, error: Exception) -> _Run:
+    """The first run with other layouts that agrees with autograd; raises ``error`` if none does."""
+    readings = Readings()
+    while (reading := readings.after(tape.choices, parameter)) is not None:
+        torch.set_rng_state(task.start)
+        tape = Tape(tape.expected, task.history.memory, checked=True, readings=reading)
         try:
-            run = _Run(model, losses, at, Tape(run.records, memory, checked=True))
+            run = _Run(task, tape)
+        except (RecordsMixError, UnsupportedModelError):
+            raise
         except (RuntimeError, ValueError, IndexError):
-            continue
-    history.memory = memory
-    return run
-
-
-def _readings(places: Mapping[Place, list[Where]]) -> Iterator[dict[Place, Where]]:
-    """Every combination of layouts of the places, but for the first."""
-    combinations = itertools.product(*places.values())
-    for ways in itertools.islice(combinations, 1, 16):
-        yield dict(zip(places, ways, strict=True))
+            parameter = None
+        else:
+            if run.wrong is None:
+                return run
+            parameter = run.wrong.parameter
+    raise error
 
 
 class _Run:
@@ -181,18 +177,16 @@ class _Run:
         wrong: How it differs from autograd, if it was compared and does.
     """
 
-    def __init__(
-        self, model: nn.Module, losses: Callable[[], Tensor], at: At, tape: Tape
-    ) -> None:
+    def __init__(self, task: _Task, tape: Tape) -> None:
         self.tape = tape
         self.wrong: Difference | None = None
-        parameters = _trainable(model)
-        tape.constants = {id(tensor) for tensor in model.buffers()}
-        weights = _weights(tape, parameters, at)
+        parameters = task.anatomy.parameters
+        tape.constants = task.anatomy.constants
+        weights = _weights(tape, parameters, task.at)
         probe: Probe | None = None
-        with substituted(model, parameters, weights) as tracked, torch.enable_grad():
-            values = losses()
-            self.records = _examined(values, tape.expected)
+        with substituted(task.anatomy, weights) as tracked, torch.enable_grad():
+            values = task.losses()
+            self.records = examined(values, tape.expected)
             self.losses = values.detach()
             if tape.checked and bool(torch.isfinite(self.losses).all()):
                 probe = Probe(self.losses)
@@ -206,22 +200,45 @@ class _Run:
                 for name, weight in weights.items()
             }
             if probe is not None:
-                self.wrong = probe.difference(self.terms)
+                self.wrong = probe.difference(self.terms, narrow=tape.narrow)
 
     @classmethod
-    def empty(cls, model: nn.Module, losses: Callable[[], Tensor], tape: Tape) -> _Run:
+    def empty(cls, task: _Task, tape: Tape) -> _Run:
         """The run of a batch without records: the model itself only shows that it can."""
         run = cls.__new__(cls)
         with torch.no_grad():
-            values = losses()
-        run.records, run.losses = _examined(values, 0), values
+            values = task.losses()
+        run.records, run.losses = examined(values, 0), values
         run.tape, run.wrong, run.compared = tape, None, False
-        run.terms = {name: _absent(p.detach(), 0) for name, p in _trainable(model).items()}
+        run.terms = {name: _absent(p.detach(), 0) for name, p in task.anatomy.parameters.items()}
         return run
 
 
-def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+def _refuse_misfit(at: At, parameters: Mapping[str, nn.Parameter]) -> None:
+    """Refuses an offset that is not of this model's trainable parameters."""
+    if at is None:
+        return
+    if isinstance(at, Perturbation):
+        scale, records = torch.as_tensor(at.scale), at.gradients.records
+        if scale.dim() and scale.shape != (records,):
+            raise CaptureError(
+                f"The perturbation's scale must be one number, or one per record: expected shape "
+                f"({records},), got {tuple(scale.shape)}."
+            )
+        shapes = {name: at.gradients.term(name).shape for name in at.gradients.names}
+    else:
+        shapes = {name: offset.shape for name, offset in at.items()}
+    for name, shape in shapes.items():
+        if name not in parameters:
+            raise CaptureError(
+                f"The offset names {name!r}, which is not a trainable parameter of the model. Give "
+                "offsets of this model's parameters, by the names in named_parameters()."
+            )
+        if shape != parameters[name].shape:
+            raise CaptureError(
+                f"The offset of {name!r} has shape {tuple(shape)}, but the parameter has shape "
+                f"{tuple(parameters[name].shape)}. Give an offset of the parameter's shape."
+            )
 
 
 def _weights(tape: Tape, parameters: Mapping[str, nn.Parameter], at: At) -> dict[str, Weight]:
@@ -230,11 +247,6 @@ def _weights(tape: Tape, parameters: Mapping[str, nn.Parameter], at: At) -> dict
     if isinstance(at, Perturbation):
         offsets = at.offsets()
     elif at is not None:
-        unknown = set(at) - set(values)
-        if unknown:
-            raise CaptureError(
-                f"The offset names {sorted(unknown)[0]!r}, which is not a trainable parameter."
-            )
         values |= {name: values[name] + offset for name, offset in at.items()}
     return {name: Weight(tape, name, value, offsets.get(name)) for name, value in values.items()}
 
@@ -244,7 +256,7 @@ def _absent(value: Tensor, records: int) -> Term:
     return Dense(value.new_zeros(()).expand(records, *value.shape))
 
 
-def _examined(values: object, expected: int | None) -> int:
+def examined(values: object, expected: int | None) -> int:
     """The number of losses, when they are one per record."""
     if isinstance(values, Tracked):
         raise LossError(
@@ -260,13 +272,18 @@ def _examined(values: object, expected: int | None) -> int:
             f"{tuple(values.shape)}. {hint}{' losses to one number' if values.dim() else ''}."
         )
     if expected is not None and len(values) != expected:
-        raise LossError(
-            f"losses() returned {len(values)} losses for a batch of {expected} records. Return "
-            "exactly one loss per record (for sequences, the mean over the record's own tokens)."
-        )
+        raise _wrong_length(len(values), expected)
     if torch.is_grad_enabled() and not values.requires_grad and len(values):
         raise LossError(
             "The losses do not depend on any trainable parameter (is the model called under "
             "no_grad, or its output detached?), so there is no gradient to capture."
         )
     return len(values)
+
+
+def _wrong_length(count: int, expected: int | None) -> LossError:
+    return LossError(
+        f"losses() returned {count} losses for a batch of {expected} records. Return exactly one "
+        "loss per record (for sequences, the mean over the record's own tokens), or, when the "
+        f"batch does have {count} records, say so: capture(..., records={count})."
+    )

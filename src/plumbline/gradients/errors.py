@@ -14,7 +14,7 @@ class LossError(CaptureError):
 
 
 class BatchDimensionError(CaptureError):
-    """A tensor that meets a parameter has no dimension as long as the batch."""
+    """What meets a parameter, or comes out of the meeting, has no dimension for the records."""
 
 
 class RecordsMixError(CaptureError):

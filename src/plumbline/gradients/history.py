@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from plumbline.gradients.anatomy import Anatomy
 from plumbline.gradients.tape import Memory, Tape
 
 
@@ -31,19 +32,23 @@ class History:
     batch_dim: int = 0
     _confirmed: set[object] = field(default_factory=set)
     _input_shape: tuple[int, ...] = ()
+    _lengths: set[int] = field(default_factory=set)
 
-    def unconfirmed(self, model: nn.Module) -> bool:
+    def unconfirmed(self, anatomy: Anatomy) -> bool:
         """Whether no capture with these trainable parameters and modes has been checked yet."""
-        return _signature(model) not in self._confirmed
+        return anatomy.signature not in self._confirmed
 
-    def confirm(self, model: nn.Module, tape: Tape) -> None:
+    def confirm(self, anatomy: Anatomy, tape: Tape) -> None:
         """Notes that a capture agreed with autograd."""
-        self._confirmed.add(_signature(model))
+        self._confirmed.add(anatomy.signature)
         tape.remember()
 
     @contextmanager
     def counting(self, model: nn.Module, tape: Tape) -> Iterator[None]:
-        """Tells the tape the number of records when the model is called."""
+        """Tells the tape the number of records when the model is called, unless it knows."""
+        if tape.expected is not None:
+            yield
+            return
 
         def count(module: nn.Module, args: Any, kwargs: Any) -> None:
             tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -51,6 +56,7 @@ class History:
             if not shape:
                 return
             self._input_shape = shape
+            self._lengths = {length for tensor in tensors for length in tensor.shape[:2]}
             records = shape[self.batch_dim] if self.batch_dim < len(shape) else shape[0]
             tape.expect(records)
             if records == 0:
@@ -61,6 +67,10 @@ class History:
             yield
         finally:
             handle.remove()
+
+    def plausible(self, records: int) -> bool:
+        """Whether a dimension of the last inputs can count ``records`` (or views of them)."""
+        return records > 0 and any(length % records == 0 for length in self._lengths if length)
 
     def learn(self, records: int) -> None:
         """Notes which dimension of the last input had ``records`` entries."""
@@ -75,7 +85,3 @@ def history_of(model: nn.Module) -> History:
 
 _HISTORIES: weakref.WeakKeyDictionary[nn.Module, History] = weakref.WeakKeyDictionary()
 
-
-def _signature(model: nn.Module) -> object:
-    trainable = tuple(parameter.requires_grad for parameter in model.parameters())
-    return trainable, tuple(module.training for module in model.modules())

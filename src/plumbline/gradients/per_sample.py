@@ -53,7 +53,7 @@ class PerSampleGradients:
         """Each record's squared norm by parameter, ``[B]`` each, never under-stated."""
         if self._squares is None:
             with torch.no_grad():
-                keep = self._worth_keeping()
+                keep = self.keepable()
                 self._squares = {name: self._square(name, name in keep) for name in self._terms}
         return self._squares
 
@@ -163,7 +163,7 @@ class PerSampleGradients:
         ).expand(self.records)
         return {name: term.scaled(values) for name, term in self._terms.items()}
 
-    def _worth_keeping(self) -> set[str]:
+    def keepable(self) -> set[str]:
         """The parameters whose dense gradients may be kept, smallest against its inputs first.
 
         Together they may take as much memory as the captured inputs and gradients do.

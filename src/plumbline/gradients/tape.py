@@ -8,26 +8,43 @@ into per-record terms. The tape also decides which dimension of a tensor counts 
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from plumbline.gradients.errors import BatchDimensionError, CaptureError
+from plumbline.gradients.errors import (
+    BatchDimensionError,
+    CaptureError,
+    UnsupportedModelError,
+)
 from plumbline.gradients.terms import Dense, Pulled, Term, merge, rows_like
 
 Where = Literal["first", "second", "flat", "none"]
 """Which dimension counts the records: the first (batch first), the second (sequence first), the
 first together with positions (``[B * T, ...]``), or none (the same for every record)."""
 
+_USUAL_ORDER: tuple[Where, ...] = ("first", "second", "flat", "none")
+
 
 Place = tuple[str, int]
 """A parameter's name and which of its uses in a capture is meant."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The layouts that were possible at a place, likeliest first, and the one that was taken."""
+
+    ways: tuple[Where, ...]
+    taken: Where
 
 
 @dataclass(frozen=True)
@@ -48,7 +65,8 @@ class Layout:
         leading = list(like.shape[:-1])
         if self.where == "second":
             leading[0], leading[1] = leading[1], leading[0]
-            return rows.reshape(*leading, rows.shape[-1]).transpose(0, 1)
+            # Contiguous, as torch's own function would return it: callers use view.
+            return rows.reshape(*leading, rows.shape[-1]).transpose(0, 1).contiguous()
         return rows.reshape(*leading, rows.shape[-1])
 
 
@@ -69,10 +87,18 @@ class Offset:
         values = self._term.dense(0, self._term.records)
         return torch.addcmul(value, values, rows_like(self._scale, values))
 
-    def applied(self, inputs: Tensor) -> Tensor | None:
-        """The change of a linear map's output, when cheaper than forming the weights."""
-        change = self._term.applied(inputs)
-        return None if change is None else change * rows_like(self._scale, change)
+    @property
+    def low_rank(self) -> bool:
+        """Whether a linear map's outputs are cheaper to move than its weights."""
+        return self._term.low_rank
+
+    def applied(self, base: Tensor, inputs: Tensor) -> Tensor:
+        """A linear map's outputs ``[B, T, m]``, moved to each record's own weights."""
+        return self._term.applied(base, inputs, self._scale)
+
+    def over(self, part: Callable[[Term], Term]) -> Offset:
+        """The offset of a part of the weight; ``part`` takes it from a term."""
+        return Offset(part(self._term), self._scale)
 
     def rows(self, index: Tensor) -> Tensor:
         """The change of rows ``index [B, T]`` of a table, ``[B, T, d]``."""
@@ -87,9 +113,9 @@ class Weight:
         name: The parameter's name, for messages.
         value: What the layer files compute with; detached, except while the capture is checked
             against autograd.
-        graph: The value with its way back to the parameters, for what is computed from it.
         offset: Each record's own offset, when the capture is perturbed.
         roots: The parameters that it was computed from (itself, for a parameter).
+        tangent: The direction in which per-record values are differentiated forward, if any.
     """
 
     def __init__(
@@ -101,9 +127,11 @@ class Weight:
         self.terms: list[Term] = []
         self.roots: tuple[Weight, ...] = (self,)
         self.own: Tensor | None = None  # per-record values, once somebody asked for them
-        leaf = value.detach().requires_grad_()
-        self.graph = leaf
-        self.value = leaf if tape.checked else value.detach()
+        self.tangent: Tensor | None = None
+        self._graph: Tensor | None = None
+        self.value = value
+        if tape.checked:
+            self._graph = self.value = value.detach().requires_grad_()
 
     @classmethod
     def made(cls, graph: Tensor, roots: tuple[Weight, ...], own: Tensor | None) -> Weight:
@@ -115,11 +143,19 @@ class Weight:
         weight.terms = []
         weight.roots = roots
         weight.own = own
-        weight.graph = graph
+        weight.tangent = None
+        weight._graph = graph
         weight.value = graph if weight.tape.checked else graph.detach()
         if own is None:
             weight.tape.made.append(weight)
         return weight
+
+    @property
+    def graph(self) -> Tensor:
+        """The value with its way back to the parameters, for what is computed from it."""
+        if self._graph is None:
+            self._graph = self.value.detach().requires_grad_()
+        return self._graph
 
     def add(self, term: Term) -> None:
         """Notes per-record gradients of this weight."""
@@ -132,7 +168,10 @@ class Weight:
             own = self.value.expand(records, *self.value.shape)
             if self.offset is not None:
                 own = self.offset.moved(self.value)
-            if not own.requires_grad:
+            if self.tangent is not None:
+                leaf = own.detach().clone().requires_grad_()
+                own = forward_ad.make_dual(leaf, self.tangent.expand_as(own).contiguous())
+            elif not own.requires_grad:
                 own = own.detach().requires_grad_()
             self.own = self.tape.watch(own, lambda gradient: self.add(Dense(gradient)))
         return self.own
@@ -146,14 +185,15 @@ class Weight:
             root.add(Pulled(made, root.value.shape, lambda rows, root=root: self._pull(rows, root)))
 
     def _pull(self, rows: Tensor, root: Weight) -> Tensor:
-        (pulled,) = torch.autograd.grad(
-            self.graph,
-            root.graph,
-            rows.to(self.graph.dtype),
-            is_grads_batched=True,
-            retain_graph=True,
-            allow_unused=True,
-        )
+        with quiet_vmap():
+            (pulled,) = torch.autograd.grad(
+                self.graph,
+                root.graph,
+                rows.to(self.graph.dtype),
+                is_grads_batched=True,
+                retain_graph=True,
+                allow_unused=True,
+            )
         return pulled if pulled is not None else rows.new_zeros(len(rows), *root.value.shape)
 
 
@@ -162,7 +202,6 @@ class Memory:
     """What earlier captures of a model have shown about its layouts."""
 
     layouts: dict[Place, Where] = field(default_factory=dict)
-    preference: tuple[Where, ...] = ("first", "second", "flat", "none")
 
 
 class Tape:
@@ -171,19 +210,30 @@ class Tape:
     Attributes:
         checked: Whether autograd's own gradient is computed beside ours, to compare.
         dense: Whether every parameter gets per-record values (for Hessian products).
-        unsure: Where a layout was guessed although others were possible too, and those.
+        choices: The places where more than one layout was possible, in the order they were met.
+        unsure: Whether one of them was guessed, for want of an earlier capture to go by.
+        narrow: Whether a layer computed with fewer than 32 bits (autocast).
     """
 
     def __init__(
-        self, records: int | None, memory: Memory, *, checked: bool, dense: bool = False
+        self,
+        records: int | None,
+        memory: Memory,
+        *,
+        checked: bool,
+        dense: bool = False,
+        readings: Mapping[Place, Where] | None = None,
     ) -> None:
         self._records = records
         self.checked = checked
         self.dense = dense
-        self.unsure: dict[Place, list[Where]] = {}
+        self.choices: dict[Place, Choice] = {}
+        self.unsure = False
+        self.narrow = False
         self.made: list[Weight] = []
         self.constants: set[int] = set()
         self._memory = memory
+        self._readings = readings or {}
         self._seen: dict[Place, Where] = {}
         self._answered: dict[int, tuple[weakref.ref[Tensor], Layout | None]] = {}
         self._uses: Counter[str] = Counter()
@@ -241,21 +291,29 @@ class Tape:
         self.expect(tensor.shape[0])
         possible = self._possible(tensor, leading)
         if not possible:
-            raise BatchDimensionError(
-                f"A tensor of shape {tuple(tensor.shape)} meets the parameter '{weight.name}', but "
-                f"the batch has {self.records} records and none of its leading dimensions counts "
-                "them. Every input of the model must have the same batch dimension, first or "
-                "second; expand inputs that are shared by all records before the model."
-            )
+            raise self._no_batch_dimension(tensor, weight)
         where = self._decide(weight, possible)
         layout = None if where == "none" else Layout(where, self.records)
         self._answered[id(tensor)] = weakref.ref(tensor), layout
         return layout
 
-    def is_per_record(self, weight: Weight, copies: int) -> bool:
-        """Whether ``copies`` copies of a parameter are one for each record."""
-        possible: list[Where] = ["first", "none"] if copies == self.records else ["none"]
-        return self._decide(weight, possible) == "first"
+    def batch_layout(self, tensor: Tensor, weight: Weight) -> Layout | None:
+        """As ``layout``, for a tensor whose first dimension must count records.
+
+        Its answer also holds when the same tensor is then given to another layer file.
+        """
+        layout = self.layout(tensor, weight, leading=1)
+        if layout is None and tensor.shape[0] % max(1, self.records):
+            raise self._no_batch_dimension(tensor, weight)
+        return layout
+
+    def copied(self, weight: Weight, copies: Mapping[Where, int]) -> Where:
+        """Along which dimension a parameter is copied once for each record, or "none".
+
+        ``copies`` is the number of copies along each dimension where it is copied at all.
+        """
+        possible = [where for where, count in copies.items() if count == self.records]
+        return self._decide(weight, [*possible, "none"])
 
     def watch(
         self, output: Tensor, terms: Callable[[Tensor], None], reads: Tensor | None = None
@@ -267,6 +325,7 @@ class Tape:
         """
         if not torch.is_grad_enabled():
             return output
+        self.narrow = self.narrow or output.dtype.itemsize < 4
         if output._is_view():
             output = output.clone()  # an in-place operation on a view would move the edge
         if not output.requires_grad:
@@ -281,9 +340,18 @@ class Tape:
     def backward(self, total: Tensor, *, keep: bool = False) -> None:
         """The one backward pass: fills the terms of every weight."""
         self._recording = False  # checkpointed segments run forward again now
-        gradients = torch.autograd.grad(
-            total, self._edges, allow_unused=True, retain_graph=keep or None
-        )
+        try:
+            gradients = torch.autograd.grad(
+                total, self._edges, allow_unused=True, retain_graph=keep or None
+            )
+        except RuntimeError as error:
+            if "use_reentrant" not in str(error):
+                raise
+            raise UnsupportedModelError(
+                "The model uses reentrant gradient checkpointing, which hides what flows through a "
+                "segment from torch.autograd.grad. Use the other kind, which gives the same "
+                "numbers: checkpoint(..., use_reentrant=False)."
+            ) from error
         self._refuse_overwritten()
         with torch.no_grad():
             for gradient, terms in zip(gradients, self._terms, strict=True):
@@ -304,14 +372,16 @@ class Tape:
         # have shown decides, else the usual order, and then the capture is checked.
         key = (weight.name, self._uses[weight.name])
         self._uses[weight.name] += 1
-        known = self._memory.layouts.get(key)
-        if known is None or known not in possible:
-            known = next(where for where in self._memory.preference if where in possible)
-            if len(possible) > 1:
-                self.unsure[key] = [known, *(where for where in possible if where != known)]
+        taken = possible[0]
+        if len(possible) > 1:
+            known = self._memory.layouts.get(key)
+            ways = sorted(possible, key=lambda way: (way != known, _USUAL_ORDER.index(way)))
+            self.unsure = self.unsure or known not in possible
+            taken = self._readings.get(key, ways[0])
+            self.choices[key] = Choice(tuple(ways), taken)
         if self._recording:
-            self._seen[key] = known
-        return known
+            self._seen[key] = taken
+        return taken
 
     def _possible(self, tensor: Tensor, leading: int) -> list[Where]:
         shape, records = tensor.shape, self.records
@@ -321,11 +391,19 @@ class Tape:
         if leading > 1 and shape[1] == records:
             possible.append("second")
         several = records > 0 and shape[0] > records and shape[0] % records == 0
-        if several and not possible and (tensor.requires_grad or leading == 1):
+        if several and not possible:
             possible.append("flat")
         if not tensor.requires_grad:
             possible.append("none")
         return possible
+
+    def _no_batch_dimension(self, tensor: Tensor, weight: Weight) -> BatchDimensionError:
+        return BatchDimensionError(
+            f"A tensor of shape {tuple(tensor.shape)} meets the parameter '{weight.name}', but "
+            f"the batch has {self.records} records and none of its leading dimensions counts "
+            "them. Every input of the model must have the same batch dimension, first or "
+            "second; expand inputs that are shared by all records before the model."
+        )
 
     def _refuse_overwritten(self) -> None:
         for tensor, version in self._read:
@@ -335,6 +413,14 @@ class Tape:
                     "the layer had read it, so its gradient cannot be computed (autograd refuses "
                     "this too). Replace the in-place operation by an ordinary one."
                 )
+
+
+@contextmanager
+def quiet_vmap() -> Iterator[None]:
+    """Without torch's note that an operation has no batching rule: it is slower, not wrong."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        yield
 
 
 class _Anchor(torch.autograd.Function):

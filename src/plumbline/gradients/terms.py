@@ -115,16 +115,22 @@ class Term(ABC):
     def dot(self, direction: Tensor) -> Tensor:
         """``<g_i, direction>`` for every record, ``[B]``."""
         flat = direction.reshape(-1)
-        parts = [self.dense(start, stop).flatten(1) @ flat for start, stop in self.chunks()]
+        parts = [self.dense(a, b).reshape(b - a, flat.numel()) @ flat for a, b in self.chunks()]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=self.dtype, device=self.device)
 
     def rows(self, index: Tensor) -> Tensor:
         """For a matrix-shaped parameter, rows ``index`` (``[B, T]``) of each record's gradient."""
         return self._all()[torch.arange(self.records, device=index.device)[:, None], index]
 
-    def applied(self, inputs: Tensor) -> Tensor | None:
-        """``g_i x_it`` for inputs ``[B, T, d_in]`` when cheaper than by dense gradients, or None."""
-        return None
+    @property
+    def low_rank(self) -> bool:
+        """Whether ``applied`` is cheaper than moving each record's weights."""
+        return False
+
+    def applied(self, base: Tensor, inputs: Tensor, scale: Tensor) -> Tensor:
+        """``base_it + scale_i g_i x_it`` for inputs ``[B, T, n]`` and base ``[B, T, m]``."""
+        own = self._all() * rows_like(scale, self._all())
+        return torch.baddbmm(base, inputs, own.transpose(1, 2))
 
     def _all(self) -> Tensor:
         return self.dense(0, self.records)
@@ -289,7 +295,8 @@ def rows_like(values: Tensor, like: Tensor) -> Tensor:
 
 def square_rows(values: Tensor) -> Tensor:
     """Squared norm of each row of ``[B, ...]``."""
-    norms = torch.linalg.vector_norm(values.flatten(1), dim=1)
+    rows = values.reshape(len(values), values.shape[1:].numel())
+    norms = torch.linalg.vector_norm(rows, dim=1)
     return norms * norms
 
 

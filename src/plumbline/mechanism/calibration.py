@@ -278,7 +278,7 @@ def calibrate_noise(
             return high
     for turn in range(100):
         reached = spent(high)
-        if reached >= (1 - _SLACK) * epsilon:
+        if reached >= (1 - _SLACK) * epsilon or high <= (1 + 1e-9) * low:
             break
         # Epsilon is close to a power of the noise: aim between the slack and the budget, and
         # halve the interval every third time in case it is not.

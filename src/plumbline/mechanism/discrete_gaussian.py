@@ -6,10 +6,10 @@ Gaussian of Canonne, Kamath and Steinke ("The Discrete Gaussian for Differential
 the half-integers, with standard deviation 2^40 grid cells, drawn by rejection from a piecewise
 uniform proposal, as in Karney ("Sampling exactly from the normal distribution", 2016).
 
-Guarantee. Every grid value with |z| < 12 can occur, and its probability is the discrete Gaussian's
+Guarantee. Every grid value with |z| < 9.5 can occur, and its probability is the discrete Gaussian's
 times a factor within 1 +- 2^-50 (the proposal's offset within a cell is exact; the acceptance
 probability is computed in float64, with an `exp` good to one unit in the last place), up to a total
-variation of 2^-65 per value (64-bit table of cells, tail cut at 12 standard deviations). At this
+variation of 2^-65 per value (64-bit table of cells, tail cut at 9.5 standard deviations). At this
 granularity the discrete Gaussian and a continuous Gaussian rounded to the grid differ by a factor
 within 1 +- 2^-70, so the accounting of the continuous Gaussian mechanism applies.
 """
@@ -25,11 +25,11 @@ from plumbline.mechanism.random_source import Stream
 GRID_BITS = 40
 """The grid has 2^GRID_BITS cells to a standard deviation."""
 
-REACH = 12
-"""No value is further out than this many standard deviations (two-sided mass 4e-33)."""
+REACH = 9.5
+"""No value is further out than this many standard deviations (the mass beyond is 2e-21)."""
 
 _CELLS_PER_UNIT = 16  # proposal cells per standard deviation: about 2.5 % of candidates rejected
-_CELLS = REACH * _CELLS_PER_UNIT
+_CELLS = int(REACH * _CELLS_PER_UNIT)
 _COLUMNS = 256  # of the alias table, chosen by one byte
 _OFFSET_BITS = GRID_BITS - 4  # grid values in a cell of width 1/16
 _BLOCK = 8192  # candidates at a time: fits the cache; part of the definition of the output

@@ -50,7 +50,7 @@ class LedgerFile:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise cannot("open", path, error) from error
-        self._close_fd = weakref.finalize(self, os.close, self._fd)
+        self._close_fd = weakref.finalize(self, _close, self._fd, os.getpid())
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -174,6 +174,14 @@ def cannot(do: str, path: Path, error: OSError) -> LedgerError:
         f"cannot {do} ledger {path}: {error.strerror}. Nothing may be released on its account. "
         f"{advice}, then try again"
     )
+
+
+def _close(fd: int, owner: int) -> None:
+    # A lock lasts until every copy of its file descriptor is closed, and a child that is just being
+    # forked has one: so the owner unlocks, and a child, which must not unlock, only closes.
+    if os.getpid() == owner:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
 
 
 def _holder(fd: int) -> int | None:

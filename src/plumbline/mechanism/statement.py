@@ -33,7 +33,7 @@ NOT_COVERED = (
     "what the running computer gives away by its timing, memory or files",
 )
 
-# "Reasonable" up to about 10 in Ponomareva et al. 2023, "How to DP-fy ML", section 5.2.
+# The usual rule of thumb: Ponomareva et al. 2023, "How to DP-fy ML", call up to 10 reasonable.
 _WEAK_EPSILON = 10.0
 
 _ACCOUNTANTS = {
@@ -344,7 +344,8 @@ def _up(value: float) -> str:
     if value <= 0:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(value)))
-    return f"{Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_CEILING):,f}"
+    # Of the shortest decimal that is this float: 3.1 is 3.10, though the float is just above it.
+    return f"{Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_CEILING):,f}"
 
 
 def _down(value: float) -> str:

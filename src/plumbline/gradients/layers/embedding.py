@@ -16,7 +16,7 @@ from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.kernels import Key, bucket
 from plumbline.gradients.layers import handles
 from plumbline.gradients.tape import Tape
-from plumbline.gradients.terms import Dense, Term, grouped_positions, rows_like, scatter_rows
+from plumbline.gradients.terms import Term, grouped_positions, rows_like, scatter_rows
 
 
 class Rows(Term):
@@ -105,7 +105,7 @@ class Rows(Term):
         return self.back.device
 
 
-@handles(F.embedding)
+@handles(F.embedding, rewrites=True)
 def embedding(
     tape: Tape,
     input: Tensor,
@@ -117,25 +117,26 @@ def embedding(
     sparse: bool = False,
 ) -> Tensor | None:
     """``F.embedding`` at each record's own table, its gradients captured."""
-    known = tape.weights(weight)
+    table = tape.weight(weight)
     if max_norm is not None or scale_grad_by_freq:
         raise RecordsMixError(
-            f"The embedding '{weight._weight.name}' uses "  # type: ignore[attr-defined]
+            f"The embedding '{table.name if table else '?'}' uses "
             f"{'max_norm' if max_norm is not None else 'scale_grad_by_freq'}, with which one "
             "record's tokens change another record's gradient. Build it without that option."
         )
-    if known is None or tape.weight(input) is not None or input.dim() == 0:
+    if table is None or tape.weight(input) is not None or input.dim() == 0:
         return None
-    (table,) = known
     layout = tape.layout(input, table, leading=input.dim())
     if layout is None:
         return None
     tokens = layout.to_records(input[..., None])[..., 0]
+    padding = None if padding_idx is None else padding_idx % weight.shape[0]
+    if tape.weights(weight) is None:
+        return layout.from_records(_own_rows(table.per_record(), tokens, padding), input[..., None])
     output = F.embedding(input, table.value, padding_idx)
     if table.offset is not None:
         change = table.offset.rows(tokens)
         output = output + layout.from_records(change, output).to(output.dtype)
-    padding = None if padding_idx is None else padding_idx % weight.shape[0]
 
     def terms(gradient: Tensor) -> None:
         back = layout.to_records(gradient).to(table.value.dtype)
@@ -146,4 +147,9 @@ def embedding(
     return tape.watch(output, terms, reads=input)
 
 
-__all__ = ["Dense", "Rows", "embedding"]
+def _own_rows(tables: Tensor, tokens: Tensor, padding: int | None) -> Tensor:
+    """Rows ``tokens [B, T]`` of each record's own table ``[B, V, d]``."""
+    rows = tables[torch.arange(len(tables), device=tokens.device)[:, None], tokens]
+    if padding is None:
+        return rows
+    return torch.where((tokens == padding)[..., None], rows.detach(), rows)

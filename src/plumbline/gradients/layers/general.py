@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from plumbline.gradients.errors import RecordsMixError
+from plumbline.gradients.errors import BatchDimensionError, CaptureError
 from plumbline.gradients.layers import ANYTHING, handles
-from plumbline.gradients.tape import Layout, Tape, Weight
+from plumbline.gradients.tape import Layout, Tape, Weight, quiet_vmap
 from plumbline.gradients.tracked import Tracked
 
 _LOOPED: set[str] = set()
@@ -31,8 +31,11 @@ def general(
 ) -> Any:
     """``func`` where parameters meet records, or where they meet only each other."""
     if (overwritten := _in_place(func)) is not None:
-        result = general(tape, overwritten, args, kwargs)
-        return result if tape.weight(args[0]) is not None else args[0].copy_(result)
+        if tape.weight(args[0]) is not None:
+            return general(tape, overwritten, args, kwargs)
+        # A copy goes in: its derivative needs what is overwritten here.
+        result = general(tape, overwritten, (args[0].clone(), *args[1:]), kwargs)
+        return args[0].copy_(result)
     leaves, spec = tree_flatten((tuple(args), kwargs))
     weights = {place: leaf._weight for place, leaf in enumerate(leaves) if type(leaf) is Tracked}
     first = next(iter(weights.values()))
@@ -79,7 +82,8 @@ def _make(tape: Tape, call: _Call, weights: dict[int, Weight]) -> Any:
                 parts, _ = tree_flatten(call(dict(zip(places, values, strict=True))))
                 return tuple(part for part in parts if isinstance(part, Tensor))
 
-            own = iter(torch.vmap(one)(*(weight.per_record() for weight in weights.values())))
+            with quiet_vmap():
+                own = iter(torch.vmap(one)(*(weight.per_record() for weight in weights.values())))
             owns = [next(own) if isinstance(part, Tensor) else None for part in results]
     made = [
         Tracked.of(Weight.made(part, roots, own)) if is_weight else part
@@ -108,11 +112,16 @@ def _meet(
         return result.flatten(0, 1) if flat else result.movedim(0, axis)
 
     try:
-        result = torch.vmap(one, randomness="different")(*values.values())
-    except RecordsMixError:
+        with quiet_vmap():
+            result = torch.vmap(one, randomness="different")(*values.values())
+    except CaptureError:
         raise
     except (RuntimeError, ValueError, NotImplementedError) as reason:
         result = _loop(tape, one, list(values.values()), next(iter(weights.values())), reason)
+    tape.narrow = tape.narrow or any(
+        isinstance(part, Tensor) and part.is_floating_point() and part.dtype.itemsize < 4
+        for part in tree_leaves(result)
+    )
     return tree_map(restore, result)
 
 
@@ -132,10 +141,11 @@ def _drop_record_axis(
         return part
     if part.dim() <= axis or part.shape[axis] != 1:
         names = ", ".join(f"'{weight.name}'" for weight in weights.values())
-        raise RecordsMixError(
+        raise BatchDimensionError(
             f"{getattr(call.func, '__name__', call.func)} of the parameter {names} gives a tensor "
-            "without the batch dimension, so one record's gradient is not defined. Write the "
-            "operation so that each record keeps its own row."
+            "without the batch dimension, so one record's gradient is not defined. Give every input "
+            "the same batch dimension, and write the operation so that each record keeps its own "
+            "row."
         )
     return part.squeeze(axis)
 
@@ -143,14 +153,24 @@ def _drop_record_axis(
 def _loop(
     tape: Tape, one: Callable[..., Any], values: list[Tensor], weight: Weight, reason: Exception
 ) -> Any:
+    why = str(reason).splitlines()[0]
+    try:
+        rows = [one(*(value[record] for value in values)) for record in range(tape.records)]
+    except CaptureError:
+        raise
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise BatchDimensionError(
+            f"The operation on the parameter '{weight.name}' cannot be run for one record at a time "
+            f"({why}). Every input must have the same batch dimension, first or second (this batch "
+            f"has {tape.records} records), and a parameter is copied for each by expand or repeat."
+        ) from error
     if weight.name not in _LOOPED:
         _LOOPED.add(weight.name)
         warnings.warn(
             f"The operation on the parameter '{weight.name}' does not work under torch.vmap "
-            f"({str(reason).splitlines()[0]}); it runs record by record instead, which is slow.",
+            f"({why}); it runs record by record instead, which is slow.",
             stacklevel=2,
         )
-    rows = [one(*(value[record] for value in values)) for record in range(tape.records)]
     return tree_map(lambda *parts: torch.stack(parts), *rows)
 
 

@@ -88,11 +88,17 @@ class Outer(Term):
         positions = index[:, None, :].expand(-1, self.positions, -1)
         return self.left.gather(2, positions).transpose(1, 2) @ self.right
 
-    def applied(self, inputs: Tensor) -> Tensor | None:
+    @property
+    def low_rank(self) -> bool:
         m, n = self.shape
-        if self.positions * (m + n) > m * n:
-            return None
-        return (inputs @ self.right.transpose(1, 2)) @ self.left
+        return self.positions * (m + n) <= m * n
+
+    def applied(self, base: Tensor, inputs: Tensor, scale: Tensor) -> Tensor:
+        if self.positions == 1:
+            along = (inputs * self.right).sum(2, keepdim=True) * rows_like(scale, inputs)
+            return torch.addcmul(base, along, self.left)
+        along = torch.bmm(inputs, self.right.transpose(1, 2)) * rows_like(scale, inputs)
+        return torch.baddbmm(base, along, self.left)
 
     @property
     def keepable(self) -> bool:
@@ -183,7 +189,7 @@ def _perturbed(inputs: Tensor, weight: Weight, value: Tensor, transposed: bool) 
     """Outputs ``[B, T, out]`` for inputs ``[B, T, in]`` at each record's own weight."""
     offset = weight.offset
     assert offset is not None
-    if not transposed and (change := offset.applied(inputs)) is not None:
-        return F.linear(inputs, value) + change
+    if offset.low_rank and not transposed:
+        return offset.applied(F.linear(inputs, value), inputs)
     own = offset.moved(value)
     return torch.bmm(inputs, (own if transposed else own.transpose(1, 2)).to(inputs.dtype))

@@ -1,0 +1,116 @@
+"""``explain``: which kernel computes each layer's per-record gradients here, and what others cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from plumbline.gradients.capturing import capture
+from plumbline.gradients.kernels import KERNELS
+from plumbline.gradients.terms import CHUNK_BYTES, Term
+
+Batch = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor] | Callable[[], Tensor]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How one parameter's per-record norms are computed.
+
+    Attributes:
+        parameter: Its name.
+        shape: Its shape.
+        form: What is held for it: ``Outer`` (inputs and gradients of a linear layer), ``Convolved``,
+            ``Rows`` (of an embedding), ``Dense`` (the gradients themselves) ...
+        kernel: The way chosen: ``keep`` (dense gradients, kept for the sum), ``stream`` (dense, a
+            few records at a time), ``gram``, ``product`` (one position per record) ...
+        dense_kernel: How dense gradients are made, where there is a choice.
+        seconds: Time of every way that was measured, norms and weighted sum together.
+        memory: Bytes that every way holds beside the captured inputs.
+    """
+
+    parameter: str
+    shape: tuple[int, ...]
+    form: str
+    kernel: str
+    dense_kernel: str
+    seconds: dict[str, float]
+    memory: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The choices for every parameter; ``print`` it."""
+
+    choices: tuple[Choice, ...]
+    records: int
+
+    def __str__(self) -> str:
+        width = max(len(choice.parameter) for choice in self.choices)
+        lines = [f"Per-record gradients of {self.records} records, kernel by parameter:"]
+        for choice in self.choices:
+            head = f"  {choice.parameter:<{width}}  {choice.form:<9} {choice.kernel}"
+            if choice.dense_kernel:
+                head += f" ({choice.dense_kernel})"
+            ways = ", ".join(
+                f"{way} {seconds * 1e3:.2f} ms {_size(choice.memory.get(way, 0))}"
+                for way, seconds in sorted(choice.seconds.items(), key=lambda item: item[1])
+            )
+            lines.append(f"{head}{'  | ' + ways if ways else ''}")
+        return "\n".join(lines)
+
+
+def explain(model: nn.Module, batch: Batch) -> Explanation:
+    """Runs one capture and tells, per parameter, the kernel chosen beside its alternatives.
+
+    Args:
+        model: The model.
+        batch: Inputs of the model (a tensor, a tuple, or a mapping of named inputs), or a callable
+            that returns one loss per record. Only shapes matter.
+    """
+    gradients = capture(model, batch if callable(batch) else lambda: _losses(model, batch))
+    before = {name: gradients.term(name) for name in gradients.names}
+    keep = gradients.keepable()
+    gradients.norms()
+    choices = tuple(
+        _choice(name, term, name in keep, gradients.term(name)) for name, term in before.items()
+    )
+    return Explanation(choices, gradients.records)
+
+
+def _choice(name: str, term: Term, may_keep: bool, held: Term) -> Choice:
+    key = ("norms", *term.key, may_keep)
+    kernel = KERNELS.chosen(key) or next(iter(term.norm_kernels()))
+    dense_key = next(
+        (known for known in KERNELS.timings if known[: 1 + 2] == ("dense", *term.key[:2])), None
+    )
+    return Choice(
+        parameter=name,
+        shape=tuple(term.shape),
+        form=type(term).__name__,
+        kernel=kernel,
+        dense_kernel=(KERNELS.chosen(dense_key) or "") if dense_key else "",
+        seconds=dict(KERNELS.timings.get(key, {})),
+        memory={
+            way: held.dense_nbytes if way == "keep" else min(CHUNK_BYTES, term.dense_nbytes)
+            for way in ("keep", *term.norm_kernels())
+        },
+    )
+
+
+def _losses(model: nn.Module, batch: Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]) -> Tensor:
+    if isinstance(batch, Tensor):
+        output = model(batch)
+    elif isinstance(batch, Mapping):
+        output = model(**batch)
+    else:
+        output = model(*batch)
+    if not isinstance(output, Tensor):
+        output = output[0] if isinstance(output, tuple) else next(iter(output.values()))
+    loss: Tensor = output.float().square().flatten(1).sum(1)
+    return loss
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MiB"

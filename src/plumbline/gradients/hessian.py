@@ -1,0 +1,127 @@
+"""Per-record Hessian-vector products ``H_i v_i``, for exact bias-aware minimisation.
+
+Every record gets its own copy of each parameter (a stride-0 view), so the products of all records
+come from one differentiation of the per-record gradients: forward over reverse where torch supports
+it for the model's operations, reverse over reverse elsewhere. This builds ``[B, *shape]`` for every
+parameter: call it on chunks of a batch. Attention runs with its mathematical kernel, the only one
+that can be differentiated twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from plumbline.gradients.anatomy import anatomy_of
+from plumbline.gradients.capturing import examined
+from plumbline.gradients.history import history_of
+from plumbline.gradients.per_sample import PerSampleGradients
+from plumbline.gradients.substitution import substituted
+from plumbline.gradients.tape import Tape, Weight
+from plumbline.gradients.terms import Dense
+
+Mode = Literal["auto", "forward", "reverse"]
+
+
+def hvp(
+    model: nn.Module,
+    losses: Callable[[], Tensor],
+    vectors: PerSampleGradients | Mapping[str, Tensor],
+    *,
+    records: int | None = None,
+    mode: Mode = "auto",
+) -> PerSampleGradients:
+    """Every record's Hessian of its own loss times its own vector.
+
+    Args:
+        model: The model; its trainable parameters are differentiated.
+        losses: Runs the model on a batch and returns one loss per record, ``[B]``.
+        vectors: Per-record vectors ``[B, *shape]`` by parameter name (or the gradients of the same
+            records), or one vector ``[*shape]`` for all. Parameters that are not named count as
+            zero.
+        records: The number of records, when the caller knows it.
+        mode: ``"forward"`` over reverse, ``"reverse"`` over reverse, or ``"auto"``: forward, and
+            reverse where torch cannot.
+
+    Returns:
+        ``H_i v_i`` as per-record gradients, dense, to be combined with others.
+    """
+    if isinstance(vectors, PerSampleGradients):
+        records = vectors.records if records is None else records
+        vectors = vectors.materialise()
+    if mode != "auto":
+        return _products(model, losses, vectors, records, forward=mode == "forward")
+    start = torch.get_rng_state()
+    try:
+        return _products(model, losses, vectors, records, forward=True)
+    except (NotImplementedError, RuntimeError):
+        torch.set_rng_state(start)
+        return _products(model, losses, vectors, records, forward=False)
+
+
+def _products(
+    model: nn.Module,
+    losses: Callable[[], Tensor],
+    vectors: Mapping[str, Tensor],
+    records: int | None,
+    *,
+    forward: bool,
+) -> PerSampleGradients:
+    anatomy, history = anatomy_of(model), history_of(model)
+    unknown = set(vectors) - set(anatomy.parameters)
+    if unknown:
+        raise KeyError(f"The vectors name {sorted(unknown)[0]!r}, not a trainable parameter.")
+    tape = Tape(records, history.memory, checked=False, dense=True)
+    tape.constants = anatomy.constants
+    weights = {
+        name: Weight(tape, name, parameter.detach())
+        for name, parameter in anatomy.parameters.items()
+    }
+    if forward:
+        for name, vector in vectors.items():
+            weights[name].tangent = vector
+    with (
+        forward_ad.dual_level(),
+        history.counting(model, tape),
+        substituted(anatomy, weights),
+        torch.enable_grad(),
+        sdpa_kernel(SDPBackend.MATH),
+    ):
+        values = losses()
+        count = examined(values, tape.expected)
+        met = {name: weight.own for name, weight in weights.items() if weight.own is not None}
+        first = torch.autograd.grad(
+            values.sum(), list(met.values()), create_graph=not forward, allow_unused=True
+        )
+        if forward:
+            second = [None if g is None else forward_ad.unpack_dual(g).tangent for g in first]
+        else:
+            second = _differentiated(first, met, vectors)
+        products = dict(zip(met, second, strict=True))
+        terms = {}
+        for name, parameter in anatomy.parameters.items():
+            product = products.get(name)
+            if product is None:
+                product = parameter.detach().new_zeros(()).expand(count, *parameter.shape)
+            terms[name] = Dense(product.detach())
+        detached = forward_ad.unpack_dual(values).primal.detach()
+    return PerSampleGradients(terms, count, detached)
+
+
+def _differentiated(
+    gradients: tuple[Tensor | None, ...], met: Mapping[str, Tensor], vectors: Mapping[str, Tensor]
+) -> tuple[Tensor | None, ...]:
+    """The derivative of ``sum_i <g_i, v_i>`` by every record's own parameters."""
+    along = [
+        (gradient * vectors[name]).sum()
+        for name, gradient in zip(met, gradients, strict=True)
+        if name in vectors and gradient is not None and gradient.requires_grad
+    ]
+    if not along:
+        return (None,) * len(gradients)
+    return torch.autograd.grad(torch.stack(along).sum(), list(met.values()), allow_unused=True)

@@ -1,0 +1,331 @@
+"""Recurrent layers and cells: RNN, GRU and LSTM, unrolled, with their gates captured all at once.
+
+A gate is ``x_t W_ih^T + b_ih + h_{t-1} W_hh^T + b_hh`` before its nonlinearity, so one gradient
+``d_t`` belongs to both projections: the inputs of all steps are projected in one product, its
+output is watched, and ``sum_t d_t x_t^T`` and ``sum_t d_t h_{t-1}^T`` are the two weights'
+gradients. (The reset gate of a GRU scales the hidden part of its new gate, and that part's gradient
+with it.) The steps run in Python with ordinary functions, so they can be differentiated twice and
+take each record's own weights, which torch's fused ones cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from plumbline.gradients.errors import CaptureError
+from plumbline.gradients.layers import handles
+from plumbline.gradients.layers.linear import Outer
+from plumbline.gradients.tape import Layout, Tape, Weight
+from plumbline.gradients.terms import Dense
+
+Kind = Literal["tanh", "relu", "gru", "lstm"]
+State = tuple[Tensor, ...]
+"""The hidden state ``(h,)``, or ``(h, c)`` for an LSTM; ``[B, H]`` each."""
+
+
+@handles(torch.rnn_tanh, rewrites=True)
+def rnn_tanh(tape: Tape, *args: Any, **kwargs: Any) -> tuple[Tensor, ...] | None:
+    """``torch.rnn_tanh``, which ``nn.RNN`` calls."""
+    return _layers(tape, "tanh", *args, **kwargs)
+
+
+@handles(torch.rnn_relu, rewrites=True)
+def rnn_relu(tape: Tape, *args: Any, **kwargs: Any) -> tuple[Tensor, ...] | None:
+    """``torch.rnn_relu``, which ``nn.RNN(nonlinearity="relu")`` calls."""
+    return _layers(tape, "relu", *args, **kwargs)
+
+
+@handles(torch.gru, rewrites=True)
+def gru(tape: Tape, *args: Any, **kwargs: Any) -> tuple[Tensor, ...] | None:
+    """``torch.gru``, which ``nn.GRU`` calls."""
+    return _layers(tape, "gru", *args, **kwargs)
+
+
+@handles(torch.lstm, rewrites=True)
+def lstm(tape: Tape, *args: Any, **kwargs: Any) -> tuple[Tensor, ...] | None:
+    """``torch.lstm``, which ``nn.LSTM`` calls; its projection (``proj_size``) included."""
+    return _layers(tape, "lstm", *args, **kwargs)
+
+
+def _cell(
+    kind: Kind,
+    tape: Tape,
+    input: Tensor,
+    hx: Tensor | Sequence[Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> Any:
+    """One step of a cell, on a batch ``[B, d]``."""
+    state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    if any(tape.weight(one) is not None for one in (input, *state)):
+        return None
+    if tape.batch_layout(input, _known(tape, (w_ih, w_hh, b_ih, b_hh))) is None:
+        return None
+    _, end = _Direction(tape, kind, w_ih, w_hh, b_ih, b_hh).run(input[None], state)
+    return end if kind == "lstm" else end[0]
+
+
+handles(torch.rnn_tanh_cell, rewrites=True)(partial(_cell, "tanh"))
+handles(torch.rnn_relu_cell, rewrites=True)(partial(_cell, "relu"))
+handles(torch.gru_cell, rewrites=True)(partial(_cell, "gru"))
+handles(torch.lstm_cell, rewrites=True)(partial(_cell, "lstm"))
+
+
+def _layers(
+    tape: Tape,
+    kind: Kind,
+    input: Tensor,
+    hx: Tensor | Sequence[Tensor],
+    params: Sequence[Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool = False,
+) -> tuple[Tensor, ...] | None:
+    """Every layer and direction; outputs and last states as torch returns them."""
+    if isinstance(hx, Tensor) and not hx.is_floating_point():  # the batch sizes of packed data
+        raise CaptureError(
+            "A recurrent layer was given a PackedSequence, in which the records lie interleaved, "
+            "so their gradients cannot be told apart. Pad the sequences instead "
+            "(torch.nn.utils.rnn.pad_sequence) and read each record's output at its own length."
+        )
+    states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+    if any(tape.weight(one) is not None for one in (input, *states)):
+        return None
+    first, steps = (input, input.transpose(0, 1)) if batch_first else (input.transpose(0, 1), input)
+    if tape.batch_layout(first, _known(tape, params)) is None:
+        return None
+
+    directions = _directions(tape, kind, params, has_biases, num_layers * (1 + bidirectional))
+    ends: list[State] = []
+    for layer in range(num_layers):
+        outputs = []
+        for backwards in (False, True) if bidirectional else (False,):
+            start = tuple(state[len(ends)] for state in states)
+            output, end = directions[len(ends)].run(steps, start, backwards=backwards)
+            outputs.append(output)
+            ends.append(end)
+        steps = torch.cat(outputs, -1) if bidirectional else outputs[0]
+        if dropout and train and layer < num_layers - 1:
+            steps = F.dropout(steps, dropout)
+    last = (torch.stack(parts) for parts in zip(*ends, strict=True))
+    return steps.transpose(0, 1) if batch_first else steps, *last
+
+
+def _directions(
+    tape: Tape, kind: Kind, params: Sequence[Tensor], has_biases: bool, count: int
+) -> list[_Direction]:
+    """The parameters of each layer and direction, from torch's flat list."""
+    size = len(params) // count
+    directions = []
+    for start in range(0, len(params), size):
+        w_ih, w_hh, *others = params[start : start + size]
+        b_ih, b_hh = others[:2] if has_biases else (None, None)
+        w_hr = others[-1] if len(others) % 2 else None
+        directions.append(_Direction(tape, kind, w_ih, w_hh, b_ih, b_hh, w_hr))
+    return directions
+
+
+def _known(tape: Tape, parameters: Iterable[Tensor | None]) -> Weight:
+    return next(weight for one in parameters if (weight := tape.weight(one)) is not None)
+
+
+class _Direction:
+    """One layer in one direction."""
+
+    def __init__(
+        self,
+        tape: Tape,
+        kind: Kind,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor | None,
+        b_hh: Tensor | None,
+        w_hr: Tensor | None = None,
+    ) -> None:
+        self._tape, self._kind = tape, kind
+        if kind == "gru":
+            self._from_input = _Projection(tape, w_ih, b_ih)
+            self._from_hidden = _Projection(tape, w_hh, b_hh)
+        else:  # both biases enter the same sum: once for all steps is enough
+            self._from_input = _Projection(tape, w_ih, b_ih, b_hh)
+            self._from_hidden = _Projection(tape, w_hh)
+        self._to_output = None if w_hr is None else _Projection(tape, w_hr)
+
+    def run(self, inputs: Tensor, state: State, *, backwards: bool = False) -> tuple[Tensor, State]:
+        """Outputs of all steps for inputs ``[T, B, d]``, in their order, and the last state."""
+        hidden: list[Tensor] = []  # what the recurrent weight meets, step by step
+        resets: list[Tensor] = []  # what scales the hidden part of a GRU's new gate
+
+        def terms(back: Tensor) -> None:
+            self._from_input.note(back, inputs)
+            if resets:
+                size = back.shape[2] // 3
+                new = back[..., 2 * size :] * _stacked(resets, backwards)
+                back = torch.cat([back[..., : 2 * size], new], 2)
+            self._from_hidden.note(back, _stacked(hidden, backwards))
+
+        gates = self._from_input(inputs)
+        if self._from_input.is_watched or self._from_hidden.is_watched:
+            gates = self._tape.watch(gates, terms, reads=inputs)
+        narrowed = self._narrowing(gates, backwards)
+        outputs = []
+        state = state[0].clone(), *state[1:]  # the caller of a cell may change it in place
+        for gate in _in_order(gates.unbind(0), backwards):
+            hidden.append(state[0].detach())
+            if self._kind == "lstm":
+                h, c = self._lstm(gate, *state)
+                state = narrowed(h), c
+            elif self._kind == "gru":
+                state = (self._gru(gate, state[0], resets),)
+            else:
+                nonlinearity = torch.tanh if self._kind == "tanh" else torch.relu
+                state = (nonlinearity(self._from_hidden.added_to(gate, state[0])),)
+            outputs.append(state[0])
+        return _stacked(outputs, backwards), state
+
+    def _gru(self, gate: Tensor, h: Tensor, resets: list[Tensor]) -> Tensor:
+        size = h.shape[1]
+        hidden = self._from_hidden(h)
+        reset, update = torch.sigmoid(gate[:, : 2 * size] + hidden[:, : 2 * size]).chunk(2, 1)
+        new = torch.tanh(torch.addcmul(gate[:, 2 * size :], reset, hidden[:, 2 * size :]))
+        resets.append(reset.detach())
+        return new + update * (h - new)
+
+    def _lstm(self, gate: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        gate = self._from_hidden.added_to(gate, h)
+        size = c.shape[1]
+        enter, forget = torch.sigmoid(gate[:, : 2 * size]).chunk(2, 1)
+        c = torch.addcmul(forget * c, enter, torch.tanh(gate[:, 2 * size : 3 * size]))
+        return torch.sigmoid(gate[:, 3 * size :]) * torch.tanh(c), c
+
+    def _narrowing(self, gates: Tensor, backwards: bool) -> Callable[[Tensor], Tensor]:
+        """An LSTM's projection of its output, ``proj_size``, to be applied step by step.
+
+        Zeros are added to all its outputs, and their gradient is the outputs' gradient.
+        """
+        projection = self._to_output
+        if projection is None:
+            return lambda h: h
+        if not projection.is_watched:
+            return projection
+        met: list[Tensor] = []
+        zeros = self._tape.watch(
+            gates.new_zeros(*gates.shape[:2], projection.size),
+            lambda back: projection.note(back, _stacked(met, backwards)),
+        )
+        additions = iter(_in_order(zeros.unbind(0), backwards))
+
+        def narrowed(h: Tensor) -> Tensor:
+            met.append(h.detach())
+            return projection.added_to(next(additions), h)
+
+        return narrowed
+
+
+class _Projection:
+    """``x W^T + b`` at each record's own weights, for ``[T, B, d]`` and ``[B, d]`` alike.
+
+    Attributes:
+        size: The number of outputs.
+        is_watched: Whether ``note`` is to be told the gradient of the output. Otherwise everything
+            is frozen, or autograd differentiates each record's own weights.
+    """
+
+    def __init__(self, tape: Tape, weight: Tensor, *biases: Tensor | None) -> None:
+        self.size = weight.shape[0]
+        self._tape = tape
+        known = tape.weight(weight)
+        self._value = weight if known is None else known.value
+        self._turned = self._value.T
+        self._weight = None if _is_differentiated(known) else known
+        self._offset = known.offset if known is not None and self._weight is not None else None
+        self._own: Tensor | None = None
+        if self._offset is None or not self._offset.low_rank:
+            self._own, self._offset = _own(known), None
+
+        self._biases: list[Weight] = []
+        self._bias: Tensor | None = None
+        self._own_bias: Tensor | None = None
+        for bias in biases:
+            known = tape.weight(bias)
+            if known is not None and not _is_differentiated(known):
+                self._biases.append(known)
+            if (own := _own(known)) is not None:
+                self._own_bias = own if self._own_bias is None else self._own_bias + own
+            elif bias is not None:
+                value = bias if known is None else known.value
+                self._bias = value if self._bias is None else self._bias + value
+        self.is_watched = self._weight is not None or bool(self._biases)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The outputs of inputs ``[..., B, d]``."""
+        if self._own is None and self._own_bias is None and self._offset is None:
+            return F.linear(inputs, self._value, self._bias)
+        layout = self._layout(inputs)
+        rows = layout.to_records(inputs)
+        if self._own is not None:
+            output = torch.bmm(rows, self._own.transpose(1, 2).to(rows.dtype))
+            output = output if self._bias is None else output + self._bias
+        else:
+            output = F.linear(rows, self._value, self._bias)
+            if self._offset is not None:
+                output = self._offset.applied(output, rows)
+        if self._own_bias is not None:
+            output = output + self._own_bias[:, None].to(output.dtype)
+        return layout.from_records(output, inputs)
+
+    def added_to(self, base: Tensor, inputs: Tensor) -> Tensor:
+        """``base`` plus the outputs of inputs ``[B, d]``."""
+        biased = self._bias is not None or self._own_bias is not None
+        if biased or self._own is not None or self._offset is not None:
+            return base + self(inputs)
+        return torch.addmm(base, inputs, self._turned)
+
+    def note(self, back: Tensor, inputs: Tensor) -> None:
+        """The terms of the gradient ``back [T, B, out]`` of the outputs of ``inputs``."""
+        if not self.is_watched:
+            return
+        layout = self._layout(back)
+        rows = layout.to_records(back).to(self._value.dtype).contiguous()
+        if self._weight is not None:
+            met = layout.to_records(inputs).to(self._value.dtype).contiguous()
+            self._weight.add(Outer(rows, met))
+        for bias in self._biases:
+            bias.add(Dense(rows.sum(1)))
+
+    def _layout(self, tensor: Tensor) -> Layout:
+        # Several sequences of one record lie side by side: both ways it is a reshape.
+        return Layout("first" if tensor.dim() == 2 else "second", self._tape.records)
+
+
+def _is_differentiated(weight: Weight | None) -> bool:
+    """Whether autograd itself gives the gradient of each record's own weight."""
+    return weight is not None and (weight.tape.dense or weight.own is not None)
+
+
+def _own(weight: Weight | None) -> Tensor | None:
+    """Each record's own weight, ``[B, *shape]``, where it is not the shared one."""
+    if weight is None:
+        return None
+    if _is_differentiated(weight):
+        return weight.per_record()
+    return None if weight.offset is None else weight.offset.moved(weight.value)
+
+
+def _in_order(steps: Sequence[Tensor], backwards: bool) -> Sequence[Tensor]:
+    return steps[::-1] if backwards else steps
+
+
+def _stacked(steps: Sequence[Tensor], backwards: bool) -> Tensor:
+    return torch.stack(tuple(_in_order(steps, backwards)))

@@ -1,0 +1,66 @@
+"""The one place where questions meet noise.
+
+``training`` alone passes a method's questions to the mechanism. Every question must be one that the
+method declared (its noise multiplier was charged); the noise scale comes only from the sensitivity
+that the question carries.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from plumbline.mechanism.noise import NoisePrefetcher, add_noise, gaussian, rounding_sensitivity
+from plumbline.mechanism.random_source import RandomSource
+from plumbline.mechanism.release import GaussianQuery, Query
+
+
+class UndeclaredQuery(RuntimeError):
+    """A method asked something that it had not declared, and that was not charged."""
+
+
+class Answers:
+    """Answers the questions of one step after another.
+
+    Args:
+        source: Where randomness comes from.
+        numel: How many values the first question of a step has (the gradient's).
+        steps: The number of steps of the run.
+        attempt: How often the run was resumed with fresh noise; part of the noise's position.
+    """
+
+    def __init__(self, source: RandomSource, numel: int, steps: int, attempt: int = 0) -> None:
+        self._source = source
+        self._domain = "noise" if attempt == 0 else f"noise-{attempt}"
+        self._first = NoisePrefetcher(source, numel, stop=steps) if attempt == 0 else None
+
+    def answer(
+        self, query: Query, declared: tuple[GaussianQuery, ...], step: int, place: int
+    ) -> dict[str, Tensor]:
+        """The value with noise; ``place`` counts the step's questions from 0."""
+        asked = query.asked
+        if place >= len(declared) or (asked.name, asked.noise_multiplier) != (
+            declared[place].name,
+            declared[place].noise_multiplier,
+        ):
+            raise UndeclaredQuery(
+                f"Question {place + 1} of the step is '{asked.name}' with noise multiplier "
+                f"{asked.noise_multiplier}, but the method declared "
+                f"{[(one.name, one.noise_multiplier) for one in declared]}. What is asked must be "
+                "what is charged: correct the method's `queries`."
+            )
+        value = query.value if not isinstance(query.value, Tensor) else {"value": query.value}
+        if asked.noise_multiplier == 0:
+            return dict(value)
+        numel = sum(tensor.numel() for tensor in value.values())
+        std = asked.noise_multiplier * asked.sensitivity
+        std = asked.noise_multiplier * (asked.sensitivity + rounding_sensitivity(std, numel))
+        if place == 0 and self._first is not None:
+            noise = self._first.take(step)
+        else:
+            noise = gaussian(self._source.once(self._domain, step, place), numel)
+        return add_noise(value, std, noise)
+
+    def close(self) -> None:
+        """Lets go of the noise prepared ahead."""
+        if self._first is not None:
+            self._first.close()

@@ -1,0 +1,333 @@
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from plumbline.gradients import BatchDimensionError, capture
+from plumbline.gradients.layers.linear import Outer
+from tests.gradients.harness import assert_matches_loop, record_losses
+from tests.gradients.hessian_harness import assert_hessian_products_match_loop
+
+DTYPES = pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32], ids=["float64", "float32"]
+)
+WEIGHTS = pytest.mark.parametrize("weights", [True, False], ids=["weights", "no weights"])
+SHAPES = pytest.mark.parametrize("shape", [(3, 5, 8), (4, 4, 8), (1, 3, 8), (3, 1, 8)], ids=str)
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, *, weights: bool = False, **options: Any) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True, **options)
+        self.weights = weights
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output, weights = self.attention(x, x, x, need_weights=self.weights)
+        if weights is None:
+            return output
+        return torch.cat([output.flatten(1), weights.flatten(1)], 1)
+
+
+class CrossAttention(nn.Module):
+    def __init__(self, *, weights: bool = False, **options: Any) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True, **options)
+        self.weights = weights
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor | None = None) -> Tensor:
+        value = key if value is None else value
+        return self.attention(query, key, value, need_weights=self.weights)[0]
+
+
+@DTYPES
+@WEIGHTS
+@SHAPES
+def test_self_attention(shape: tuple[int, ...], weights: bool, dtype: torch.dtype) -> None:
+    assert_matches_loop(SelfAttention(weights=weights), torch.randn(shape), dtype=dtype)
+
+
+def test_one_product_projects_queries_keys_and_values() -> None:
+    model, x = SelfAttention(), torch.randn(3, 5, 8)
+    found = capture(model, lambda: record_losses(model(x)))
+    assert isinstance(found.term("attention.in_proj_weight"), Outer)
+
+
+@DTYPES
+@WEIGHTS
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bias": False},
+        {"add_bias_kv": True},
+        {"add_zero_attn": True},
+        {"add_bias_kv": True, "add_zero_attn": True, "bias": False},
+    ],
+    ids=lambda options: ", ".join(options),
+)
+def test_options(options: dict[str, bool], weights: bool, dtype: torch.dtype) -> None:
+    model = SelfAttention(weights=weights, **options)
+    assert_matches_loop(model, torch.randn(3, 4, 8), dtype=dtype)
+
+
+@WEIGHTS
+@pytest.mark.parametrize("length", [5, 3], ids=["T != B", "T == B"])
+def test_sequence_first(length: int, weights: bool) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, add_bias_kv=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attention(x, x, x, need_weights=weights)[0]
+
+    assert_matches_loop(Model(), torch.randn(length, 3, 8), batch_dim=1)
+
+
+@DTYPES
+@WEIGHTS
+@pytest.mark.parametrize("length", [4, 3], ids=["S != B", "S == B"])
+@pytest.mark.parametrize("several", [False, True], ids=["key is value", "all differ"])
+def test_cross_attention(several: bool, length: int, weights: bool, dtype: torch.dtype) -> None:
+    inputs = [torch.randn(3, 5, 8), torch.randn(3, length, 8), torch.randn(3, length, 8)]
+    model = CrossAttention(weights=weights)
+    assert_matches_loop(model, tuple(inputs if several else inputs[:2]), dtype=dtype)
+
+
+@DTYPES
+@WEIGHTS
+@pytest.mark.parametrize("bias", [True, False])
+def test_keys_and_values_of_other_widths(bias: bool, weights: bool, dtype: torch.dtype) -> None:
+    model = CrossAttention(weights=weights, kdim=6, vdim=7, bias=bias)
+    inputs = torch.randn(3, 5, 8), torch.randn(3, 4, 6), torch.randn(3, 4, 7)
+    assert_matches_loop(model, inputs, dtype=dtype)
+
+
+@WEIGHTS
+@pytest.mark.parametrize("extra", [False, True], ids=["plain", "keys added"])
+@pytest.mark.parametrize("kind", ["padding", "causal", "each head", "both"])
+@pytest.mark.parametrize("boolean", [True, False], ids=["boolean", "added"])
+def test_masks(boolean: bool, kind: str, extra: bool, weights: bool) -> None:
+    batch, length, heads = 4, 5, 2
+    padding = torch.arange(length) >= torch.tensor([5, 3, 4, 1])[:, None]
+    causal = torch.ones(length, length).triu(1).bool()
+    each = (torch.rand(batch, heads, length, length) < 0.3) & ~torch.eye(length).bool()
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(
+                8, heads, batch_first=True, add_bias_kv=extra, add_zero_attn=extra
+            )
+            self.register_buffer("causal", self.made(causal))
+
+        def made(self, mask: Tensor) -> Tensor:
+            return mask if boolean else torch.zeros(mask.shape).masked_fill(mask, -torch.inf)
+
+        def forward(self, x: Tensor, padding: Tensor, each: Tensor) -> Tensor:
+            masks: dict[str, Tensor] = {}
+            if kind in ("padding", "both"):
+                masks["key_padding_mask"] = self.made(padding).to(self.causal.dtype)
+            if kind in ("causal", "both"):
+                masks["attn_mask"] = self.causal
+            if kind == "each head":
+                masks["attn_mask"] = self.made(each).flatten(0, 1).to(self.causal.dtype)
+            return self.attention(x, x, x, need_weights=weights, **masks)[0]
+
+    assert_matches_loop(Masked(), (torch.randn(batch, length, 8), padding, each))
+
+
+@WEIGHTS
+@pytest.mark.parametrize("padded", [False, True])
+def test_the_causal_hint(padded: bool, weights: bool) -> None:
+    class Causal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+            mask = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
+            self.register_buffer("mask", mask)
+
+        def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+            return self.attention(
+                x, x, x, attn_mask=self.mask, is_causal=True, need_weights=weights,
+                key_padding_mask=padding if padded else None,
+            )[0]  # fmt: skip
+
+    padding = torch.zeros(3, 5, dtype=torch.float64)
+    padding[1, 3:] = -torch.inf
+    assert_matches_loop(Causal(), (torch.randn(3, 5, 8), padding))
+
+
+def test_a_learned_mask() -> None:
+    class Relative(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+            self.bias = nn.Parameter(torch.randn(5, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attention(x, x, x, attn_mask=self.bias, need_weights=True)[0]
+
+    assert_matches_loop(Relative(), torch.randn(3, 5, 8))
+
+
+@pytest.mark.parametrize(
+    "frozen",
+    [
+        ["in_proj_weight"],
+        ["in_proj_bias"],
+        ["in_proj_weight", "in_proj_bias"],
+        ["out_proj.weight", "out_proj.bias"],
+        ["in_proj_weight", "in_proj_bias", "out_proj.weight"],
+    ],
+    ids=", ".join,
+)
+def test_frozen_projections(frozen: list[str]) -> None:
+    for model, inputs in [
+        (SelfAttention(), torch.randn(3, 5, 8)),
+        (CrossAttention(), (torch.randn(3, 5, 8), torch.randn(3, 4, 8))),
+    ]:
+        for name in frozen:
+            model.attention.get_parameter(name).requires_grad_(False)
+        found = assert_matches_loop(model, inputs)
+        assert not {f"attention.{name}" for name in frozen} & set(found.names)
+
+
+def test_only_a_separate_projection_is_trained() -> None:
+    model = CrossAttention(kdim=6, vdim=7)
+    model.requires_grad_(False)
+    model.attention.k_proj_weight.requires_grad_(True)
+    assert_matches_loop(model, (torch.randn(3, 5, 8), torch.randn(3, 4, 6), torch.randn(3, 4, 7)))
+
+
+def test_a_layer_used_in_two_ways() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            x = self.attention(x, x, x)[0]
+            x = self.attention(x, y, y)[0]
+            return self.attention(x, y, torch.tanh(y))[0]
+
+    assert_matches_loop(Twice(), (torch.randn(3, 5, 8), torch.randn(3, 4, 8)))
+
+
+@WEIGHTS
+@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_the_output_is_torchs_own(batch_first: bool, average: bool, weights: bool) -> None:
+    layer = nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=batch_first, add_bias_kv=True)
+    x, y = torch.randn(3, 5, 8), torch.randn(3, 4, 8)
+    if not batch_first:
+        x, y = x.transpose(0, 1), y.transpose(0, 1)
+    seen: list[tuple[Tensor, Tensor | None]] = []
+
+    def losses() -> Tensor:
+        torch.manual_seed(1)
+        seen.append(layer(x, y, y, need_weights=weights, average_attn_weights=average))
+        return record_losses(seen[-1], batch_dim=0 if batch_first else 1)
+
+    capture(layer, losses, records=3)
+    losses()
+
+    ours, torchs = seen[0], seen[-1]
+    assert ours[0].shape == torchs[0].shape
+    torch.testing.assert_close(ours[0].detach(), torchs[0].detach())  # the same draws too
+    if weights:
+        torch.testing.assert_close(ours[1].detach(), torchs[1].detach())
+    else:
+        assert ours[1] is None
+
+
+@WEIGHTS
+def test_dropout_passes_the_check(weights: bool) -> None:
+    model = SelfAttention(weights=weights, dropout=0.5).train()
+    capture(model, lambda: record_losses(model(torch.randn(3, 5, 8))))
+
+
+def test_several_sequences_per_record() -> None:
+    class Windows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            windows = x.reshape(-1, 3, 8)
+            return self.attention(windows, windows, windows)[0].reshape(x.shape)
+
+    assert_matches_loop(Windows(), torch.randn(3, 6, 8))
+
+
+def test_a_query_without_batch_is_refused() -> None:
+    model = nn.MultiheadAttention(8, 2)
+    x = torch.randn(5, 8)
+    with pytest.raises(BatchDimensionError, match=r"in_proj_weight.*\[T, B, E\]"):
+        capture(model, lambda: model(x, x, x)[0].sum(1))
+
+
+def _encoder(layers: int, **options: Any) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, **{"dropout": 0.0} | options)
+    if layers == 0:
+        return layer
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+@DTYPES
+@pytest.mark.parametrize("layers", [0, 2], ids=["layer", "encoder"])
+@pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "sequence first"])
+@pytest.mark.parametrize("norm_first", [True, False], ids=["norm first", "norm last"])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_transformer_encoders(
+    training: bool, norm_first: bool, batch_first: bool, layers: int, dtype: torch.dtype
+) -> None:
+    model = _encoder(layers, norm_first=norm_first, batch_first=batch_first).train(training)
+    inputs = torch.randn(3, 5, 8) if batch_first else torch.randn(5, 3, 8)
+    assert_matches_loop(model, inputs, dtype=dtype, batch_dim=0 if batch_first else 1)
+
+
+@pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "sequence first"])
+@pytest.mark.parametrize("norm_first", [True, False], ids=["norm first", "norm last"])
+def test_as_many_positions_as_records_in_the_first_capture(
+    norm_first: bool, batch_first: bool
+) -> None:
+    model = _encoder(2, norm_first=norm_first, batch_first=batch_first)
+    assert_matches_loop(model, torch.randn(4, 4, 8), batch_dim=0 if batch_first else 1)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+def test_a_padded_encoder_that_could_take_torchs_fast_path(training: bool) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).train(training)  # with nested tensors, if it may
+    padding = torch.arange(5) >= torch.tensor([5, 3, 4])[:, None]
+    inputs = {"src": torch.randn(3, 5, 8), "src_key_padding_mask": padding}
+    assert_matches_loop(model, inputs)
+
+
+@pytest.mark.parametrize("norm_first", [True, False], ids=["norm first", "norm last"])
+def test_an_encoder_under_autocast(norm_first: bool) -> None:
+    # A smooth activation: a rounded zero would choose another side of a ReLU than the loop's.
+    model = _encoder(0, norm_first=norm_first, batch_first=True, activation="gelu")
+    assert_matches_loop(model, torch.randn(4, 6, 8), dtype=torch.float32, autocast=True)
+
+
+def test_an_encoder_with_dropout_passes_the_check() -> None:
+    model = _encoder(2, dropout=0.3, batch_first=True).train()
+    capture(model, lambda: record_losses(model(torch.randn(4, 4, 8))))
+
+
+def test_a_decoder_layer() -> None:
+    model = nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    inputs = {"tgt": torch.randn(3, 5, 8), "memory": torch.randn(3, 4, 8)}
+    assert_matches_loop(model, inputs)
+
+
+@WEIGHTS
+@pytest.mark.parametrize("mode", ["forward", "reverse"])
+def test_hessian_products(mode: Literal["forward", "reverse"], weights: bool) -> None:
+    inputs = torch.randn(3, 5, 8), torch.randn(3, 4, 8)
+    model = CrossAttention(weights=weights, add_bias_kv=True)
+    assert_hessian_products_match_loop(model, inputs, mode=mode)

@@ -1,0 +1,287 @@
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from plumbline.gradients import BatchDimensionError, capture
+from tests.gradients.harness import assert_matches_loop, record_losses
+
+
+class WithWeight(nn.Module):
+    """A raw matrix and a raw vector, for the forms below to use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4))
+        self.bias = nn.Parameter(torch.randn(3))
+
+
+class Functional(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Einsum(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.einsum("...i,oi->...o", x, self.weight) + self.bias
+
+
+class Product(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.T + self.bias
+
+
+class ProductOfTranspose(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.matmul(x, self.weight.t()).add(self.bias)
+
+
+class FromTheLeft(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight @ x.mT).mT * self.bias
+
+
+class MadeInForward(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight / self.weight.norm(dim=1, keepdim=True)
+        return F.linear(x, weight, self.bias.tanh())
+
+
+class MadeFromTwo(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight * self.bias[:, None])
+
+
+class Sliced(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x[..., :2], self.weight[:, 2:], self.bias) + F.linear(
+            x[..., 2:], self.weight[:, :2]
+        )
+
+
+class Stacked(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, torch.cat([self.weight, 2 * self.weight.flip(0)]))
+
+
+class Chunked(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        first, second, third = self.weight.chunk(3)
+        return F.linear(x, first) * F.linear(x, second) + F.linear(x, third)
+
+
+class InPlaceBias(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.linear(x, self.weight)
+        y += self.bias
+        return torch.tanh(y)
+
+
+class InPlaceMethod(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(F.linear(x, self.weight).mul_(self.bias).add_(self.bias))
+
+
+class Reversed(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return 1 - self.bias * F.linear(x, self.weight) / (1 + self.bias.square())
+
+
+class Where(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.linear(x, self.weight)
+        return torch.where(y > 0, y, self.bias * y)
+
+
+class Distances(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cdist(x, self.weight.expand(*x.shape[:-2], 3, 4)).square() + self.bias
+
+
+class Gated(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.bias.sum()) * F.linear(x, self.weight)
+
+
+class Addmm(WithWeight):
+    def forward(self, x: Tensor) -> Tensor:
+        rows = torch.addmm(self.bias, x.reshape(-1, 4), self.weight.t())
+        return rows.view(*x.shape[:-1], 3)
+
+
+FORMS = [
+    Functional, Einsum, Product, ProductOfTranspose, FromTheLeft, MadeInForward, MadeFromTwo,
+    Sliced, Stacked, Chunked, InPlaceBias, InPlaceMethod, Reversed, Where, Distances, Gated, Addmm,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("records", [5, 1, 6], ids=["", "one record", "records equal positions"])
+def test_raw_parameters(kind: type[nn.Module], records: int) -> None:
+    assert_matches_loop(kind(), torch.randn(records, 6, 4))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FORMS if kind not in (FromTheLeft, Distances)])
+def test_raw_parameters_without_positions(kind: type[nn.Module]) -> None:
+    assert_matches_loop(kind(), torch.randn(5, 4))
+
+
+@pytest.mark.parametrize("kind", [Functional, Einsum, Product, MadeInForward, InPlaceBias])
+def test_raw_parameters_in_float32(kind: type[nn.Module]) -> None:
+    assert_matches_loop(kind(), torch.randn(5, 6, 4), dtype=torch.float32)
+
+
+@pytest.mark.parametrize("kind", [Functional, Product, Einsum, InPlaceBias])
+def test_raw_parameters_under_autocast(kind: type[nn.Module]) -> None:
+    assert_matches_loop(kind(), torch.randn(5, 6, 4), dtype=torch.float32, autocast=True)
+
+
+class Tokens(nn.Module):
+    """What a vision transformer adds to its patches, and a layer scale behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.randn(1, 1, 4))
+        self.positions = nn.Parameter(torch.randn(1, 7, 4))
+        self.scale = nn.Parameter(torch.randn(4))
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.positions
+        return tokens + self.scale * self.linear(tokens)
+
+
+@pytest.mark.parametrize("records", [5, 1, 6, 7], ids=["", "one", "as patches", "as tokens"])
+def test_class_token_positions_and_layer_scale(records: int) -> None:
+    assert_matches_loop(Tokens(), torch.randn(records, 6, 4))
+
+
+def test_class_token_when_a_later_batch_is_as_long_as_the_sequence() -> None:
+    model = Tokens()
+    for records in (3, 7, 6, 1):
+        assert_matches_loop(model, torch.randn(records, 6, 4))
+
+
+@pytest.mark.parametrize("channels", [1, 4], ids=["one slope", "a slope per channel"])
+@pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3), (5, 4, 3, 3)])
+def test_prelu(channels: int, shape: tuple[int, ...]) -> None:
+    assert_matches_loop(nn.PReLU(channels), torch.randn(shape))
+
+
+def test_a_scalar_parameter() -> None:
+    class Temperature(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.temperature = nn.Parameter(torch.tensor(0.7))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.softmax(x / self.temperature.exp(), dim=-1)
+
+    assert_matches_loop(Temperature(), torch.randn(5, 4))
+
+
+def test_a_learned_query_through_a_layer() -> None:
+    class Pool(nn.Module):
+        """The query meets the projection before it meets any record."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.query = nn.Parameter(torch.randn(2, 4))
+            self.project = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores = self.project(x) @ torch.tanh(self.project(self.query)).T
+            return torch.softmax(scores, dim=1).mT @ x
+
+    assert_matches_loop(Pool(), torch.randn(5, 6, 4))
+
+
+def test_a_constant_through_a_layer() -> None:
+    class Coordinates(nn.Module):
+        """Features of a fixed grid, the same for every record."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("grid", torch.linspace(-1, 1, 6)[:, None])
+            self.features = nn.Linear(1, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * torch.sin(self.features(self.grid))
+
+    for records in (5, 6):
+        assert_matches_loop(Coordinates(), torch.randn(records, 6, 4))
+
+
+def test_a_mixture_of_two_weights_chosen_by_the_record() -> None:
+    class Mixture(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = nn.Parameter(torch.randn(2, 3, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            gate = torch.softmax(x[:, :2], dim=1)
+            weight = torch.einsum("be,eoi->boi", gate, self.experts)
+            return torch.einsum("boi,bi->bo", weight, x)
+
+    assert_matches_loop(Mixture(), torch.randn(5, 4))
+
+
+def test_rows_of_a_parameter_chosen_by_the_record() -> None:
+    class Chosen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(6, 4))
+
+        def forward(self, index: Tensor) -> Tensor:
+            return torch.tanh(self.table[index])
+
+    assert_matches_loop(Chosen(), torch.tensor([[0, 1], [2, 2], [5, 0]]))
+
+
+class Unvmappable(nn.Module):
+    """Reads a value of its input as a Python number, which vmap refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _signed(x, self.slope)
+
+
+def _signed(x: Tensor, slope: Tensor) -> Tensor:
+    if torch.overrides.has_torch_function((x, slope)):
+        return torch.overrides.handle_torch_function(_signed, (x, slope), x, slope)
+    return x * slope if x.sum().item() > 0 else -(x * slope).tanh()
+
+
+def test_what_vmap_cannot_do_runs_record_by_record_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("plumbline.gradients.layers.general._LOOPED", set())
+    model = nn.Sequential(nn.Linear(4, 4), Unvmappable())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert_matches_loop(model, torch.randn(5, 4))
+        assert_matches_loop(model, torch.randn(3, 4))
+    assert len(caught) == 1
+    assert "'1.slope'" in str(caught[0].message)
+    assert "record by record" in str(caught[0].message)
+
+
+def test_a_parameter_that_averages_the_records_is_refused() -> None:
+    class Mean(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(5))
+            self.end = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.end(x - torch.einsum("b,bi->i", self.weight, x))
+
+    model = Mean()
+    inputs = torch.randn(5, 4)
+    with pytest.raises(BatchDimensionError, match="'weight'.*each record"):
+        capture(model, lambda: record_losses(model(inputs)))

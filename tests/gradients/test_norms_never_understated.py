@@ -1,0 +1,361 @@
+"""Records built so that float32 sums cancel: no norm may be below the truth.
+
+Every case has a loss that is linear in its model's outputs, so that what flows back is exactly the
+coefficients chosen here, and the true gradient can be computed in float64. Whatever way the norm
+takes, it must not be under-stated, and what is released of a record clipped by it stays within C.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch.nn.utils.parametrize as parametrize
+from torch import Tensor, nn
+
+from plumbline.gradients import PerSampleGradients, capture
+from tests.gradients.harness import kernel, record_norms
+
+RECORDS = 6
+BOUND = 1.0
+UNDERSTATED = 1e-6
+RELEASED = 1e-5
+
+LEFT = [1e-3, 1e-4, 1e-5, 1e-6, 1e-7]
+"""What the cancellation leaves, relative to the terms that cancel."""
+
+cancelling = pytest.mark.parametrize("left", LEFT)
+scales = pytest.mark.parametrize("scale", [1.0, 1e6, 1e-6], ids=["", "huge", "tiny"])
+
+
+def alternating(shape: tuple[int, ...], left: float) -> Tensor:
+    """Signs that alternate along dimension 1, times rows that are nearly equal."""
+    rows = torch.randn(shape[0], 1, *shape[2:]).expand(shape).clone()
+    rows *= 1 + left * torch.randn(shape)
+    rows[:, 1::2] *= -1
+    return rows
+
+
+def nearly_constant(shape: tuple[int, ...], left: float) -> Tensor:
+    """Positive values that hardly differ along dimension 1."""
+    rows = 1 + torch.rand(shape[0], 1, *shape[2:])
+    return rows * (1 + left * torch.randn(shape))
+
+
+def truth(model: nn.Module, losses: Callable[[nn.Module, torch.dtype], Tensor]) -> Tensor:
+    """Each record's gradient norm, one at a time, in float64."""
+    double = _double(model)
+    parameters = dict(double.named_parameters())
+    rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
+    for loss in losses(double, torch.float64):
+        gradients = torch.autograd.grad(loss, list(parameters.values()), retain_graph=True)
+        for name, gradient in zip(parameters, gradients, strict=True):
+            rows[name].append(gradient)
+    return record_norms({name: torch.stack(own) for name, own in rows.items()})
+
+
+def _double(model: nn.Module) -> nn.Module:
+    import copy
+
+    return copy.deepcopy(model).double()
+
+
+def assert_never_understated(
+    model: nn.Module,
+    losses: Callable[[nn.Module, torch.dtype], Tensor],
+    *,
+    exact: bool = True,
+) -> PerSampleGradients:
+    """Norms are at least the truth, and one clipped record's share stays within the bound.
+
+    ``exact`` is False where float32 rounds before the gradient is a gradient (a bias's sum, a
+    parametrisation): there only what is released counts.
+    """
+    true = truth(model, losses)
+    for again in (False, True):
+        found = capture(model, lambda: losses(model, torch.float32))
+        norms = found.norms().double()
+        assert bool(torch.isfinite(norms).all())
+        if exact:
+            low = (norms / true - 1).min().item()
+            assert low >= -UNDERSTATED, f"under-stated by {-low:.1e}"
+        for record in range(found.records):
+            weights = torch.zeros(found.records)
+            weights[record] = BOUND / norms[record]
+            total = found.sum(weights)
+            released = record_norms({name: value[None] for name, value in total.items()})
+            assert released.item() <= BOUND * (1 + RELEASED), (
+                f"record {record} was released with norm {released.item():.6f} "
+                f"({'later' if again else 'first'} capture)"
+            )
+    return found
+
+
+@contextmanager
+def forced(*names: str) -> Iterator[None]:
+    with kernel(*names) if names else nullcontext():
+        yield
+
+
+LINEAR = ["keep", "stream", "gram"]
+
+
+@cancelling
+@scales
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear(name: str, scale: float, left: float) -> None:
+    inputs = scale * nearly_constant((RECORDS, 64, 8), left)
+    coefficients = alternating((RECORDS, 64, 6), left)
+    model = nn.Linear(8, 6, bias=False)
+    with forced(name):
+        assert_never_understated(
+            model,
+            lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+        )
+
+
+@cancelling
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_with_many_positions(name: str, left: float) -> None:
+    inputs = nearly_constant((3, 2048, 4), left)
+    coefficients = alternating((3, 2048, 4), left)
+    model = nn.Linear(4, 4, bias=False)
+    with forced(name):
+        assert_never_understated(
+            model,
+            lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+        )
+
+
+@cancelling
+@scales
+def test_linear_with_bias(scale: float, left: float) -> None:
+    inputs = scale * nearly_constant((RECORDS, 64, 8), left)
+    coefficients = alternating((RECORDS, 64, 6), left)
+    assert_never_understated(
+        nn.Linear(8, 6),
+        lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+        exact=False,
+    )
+
+
+@cancelling
+def test_one_record_that_cancels_among_ordinary_ones(left: float) -> None:
+    inputs, coefficients = torch.randn(RECORDS, 64, 8), torch.randn(RECORDS, 64, 6)
+    inputs[2] = 1e6 * nearly_constant((1, 64, 8), left)[0]
+    coefficients[2] = alternating((1, 64, 6), left)[0]
+    for name in LINEAR:
+        with forced(name):
+            assert_never_understated(
+                nn.Linear(8, 6, bias=False),
+                lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+            )
+
+
+CONVOLUTIONS = [
+    (norm, dense) for norm in ("keep", "stream")
+    for dense in ("grouped", "grouped-32", "unfold", "shift")
+]  # fmt: skip
+
+
+@cancelling
+@scales
+@pytest.mark.parametrize(("norm", "dense"), CONVOLUTIONS)
+def test_convolution_2d(norm: str, dense: str, scale: float, left: float) -> None:
+    inputs = nearly_constant((RECORDS, 20 * 20, 2), left).mT.reshape(RECORDS, 2, 20, 20)
+    inputs = (scale * inputs).contiguous()
+    coefficients = alternating((RECORDS, 18 * 18, 3), left).mT.reshape(RECORDS, 3, 18, 18)
+    model = nn.Conv2d(2, 3, 3, bias=False)
+    with forced(norm, dense):
+        assert_never_understated(
+            model,
+            lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2, 3)),
+        )
+
+
+@cancelling
+@pytest.mark.parametrize(("norm", "dense"), [pair for pair in CONVOLUTIONS if pair[1] != "shift"])
+def test_convolution_1d(norm: str, dense: str, left: float) -> None:
+    inputs = nearly_constant((RECORDS, 66, 2), left).mT.contiguous()
+    coefficients = alternating((RECORDS, 64, 3), left).mT
+    with forced(norm, dense):
+        assert_never_understated(
+            nn.Conv1d(2, 3, 3, bias=False),
+            lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+        )
+
+
+@cancelling
+@pytest.mark.parametrize("dense", ["grouped", "grouped-32"])
+def test_depthwise_convolution(dense: str, left: float) -> None:
+    inputs = nearly_constant((RECORDS, 66, 3), left).mT.contiguous()
+    coefficients = alternating((RECORDS, 64, 3), left).mT
+    with forced(dense):
+        assert_never_understated(
+            nn.Conv1d(3, 3, 3, groups=3, bias=False),
+            lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+        )
+
+
+@cancelling
+@scales
+@pytest.mark.parametrize("length", [8, 256])
+def test_embedding_of_one_repeated_token(length: int, scale: float, left: float) -> None:
+    tokens = torch.arange(RECORDS)[:, None].expand(-1, length).contiguous()
+    coefficients = scale * alternating((RECORDS, length, 4), left)
+    assert_never_understated(
+        nn.Embedding(RECORDS, 4),
+        lambda net, dtype: (net(tokens) * coefficients.to(dtype)).sum((1, 2)),
+    )
+
+
+class Tied(nn.Module):
+    """One matrix as an embedding and as a linear layer, whose gradients can cancel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 4))
+
+    def forward(self, tokens: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return F.embedding(tokens, self.weight), F.linear(x, self.weight)
+
+
+@cancelling
+@scales
+def test_tied_embedding_and_linear(scale: float, left: float) -> None:
+    tokens = torch.tensor([[0], [1], [2], [3], [4], [0]])
+    x = scale * torch.randn(RECORDS, 4)
+    rows = torch.randn(RECORDS, 1)
+    at_output = rows * F.one_hot(tokens[:, 0], 5)
+    at_embedding = -(rows * x * (1 + left * torch.randn(RECORDS, 4)))[:, None]
+
+    def losses(net: nn.Module, dtype: torch.dtype) -> Tensor:
+        embedded, output = net(tokens, x.to(dtype))
+        first = (embedded * at_embedding.to(dtype)).sum((1, 2))
+        return first + (output * at_output.to(dtype)).sum(1)
+
+    assert_never_understated(Tied(), losses)
+
+
+@cancelling
+@scales
+def test_a_linear_layer_used_twice(scale: float, left: float) -> None:
+    x = scale * torch.randn(RECORDS, 8)
+    y = x * (1 + left * torch.randn(RECORDS, 8))
+    coefficients = torch.randn(RECORDS, 6)
+
+    def losses(net: nn.Module, dtype: torch.dtype) -> Tensor:
+        return ((net(x.to(dtype)) - net(y.to(dtype))) * coefficients.to(dtype)).sum(1)
+
+    assert_never_understated(nn.Linear(8, 6, bias=False), losses)
+
+
+@cancelling
+def test_a_linear_layer_used_as_a_convolution_too(left: float) -> None:
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 2, 1))
+
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            return F.conv1d(x, self.weight), F.conv1d(y, self.weight)
+
+    x = nearly_constant((RECORDS, 64, 2), left).mT.contiguous()
+    y = x * (1 + left * torch.randn(x.shape))
+    coefficients = torch.randn(RECORDS, 3, 64)
+
+    def losses(net: nn.Module, dtype: torch.dtype) -> Tensor:
+        one, two = net(x.to(dtype), y.to(dtype))
+        return ((one - two) * coefficients.to(dtype)).sum((1, 2))
+
+    assert_never_understated(Shared(), losses, exact=False)
+
+
+class Centre(nn.Module):
+    """A parametrisation whose gradient cancels when the weight's gradient is nearly constant."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight - weight.flatten(1).mean(1).view(-1, *[1] * (weight.dim() - 1))
+
+
+@cancelling
+@scales
+@pytest.mark.parametrize("positions", [1, 64])
+def test_a_centred_weight(positions: int, scale: float, left: float) -> None:
+    # Every input feature is nearly the same, so each row of the gradient is nearly constant.
+    inputs = scale * nearly_constant((RECORDS, 8, positions), left).mT.contiguous()
+    coefficients = torch.randn(RECORDS, positions, 6)
+    model = nn.Linear(8, 6, bias=False)
+    parametrize.register_parametrization(model, "weight", Centre())
+    assert_never_understated(
+        model,
+        lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+        exact=False,
+    )
+
+
+@cancelling
+def test_a_centred_convolution(left: float) -> None:
+    inputs = nearly_constant((RECORDS, 2 * 20 * 20), left).view(RECORDS, 2, 20, 20)
+    coefficients = torch.randn(RECORDS, 3, 18, 18)
+    model = nn.Conv2d(2, 3, 3, bias=False)
+    parametrize.register_parametrization(model, "weight", Centre())
+    assert_never_understated(
+        model,
+        lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2, 3)),
+        exact=False,
+    )
+
+
+@cancelling
+def test_pooled_records_that_cancel_each_other(left: float) -> None:
+    model = nn.Linear(8, 6, bias=False)
+    x = torch.randn(RECORDS, 8).repeat_interleave(2, 0)
+    x[1::2] *= 1 + left * torch.randn(RECORDS, 8)
+    coefficients = torch.randn(RECORDS, 6).repeat_interleave(2, 0)
+    coefficients[1::2] *= -1
+    pooled = capture(model, lambda: (model(x) * coefficients).sum(1)).pool(
+        torch.arange(RECORDS).repeat_interleave(2)
+    )
+    true = torch.einsum("bo,bi->boi", coefficients.double(), x.double())
+    norms = pooled.norms().double()
+    expected = record_norms({"weight": true.view(RECORDS, 2, 6, 8).sum(1)})
+    assert bool((norms >= expected * (1 - UNDERSTATED)).all())
+    for record in range(RECORDS):
+        weights = torch.zeros(RECORDS)
+        weights[record] = BOUND / norms[record]
+        assert pooled.sum(weights)["weight"].double().norm() <= BOUND * (1 + RELEASED)
+
+
+@cancelling
+@pytest.mark.parametrize("name", LINEAR)
+def test_combined_captures_that_cancel(name: str, left: float) -> None:
+    model = nn.Linear(8, 6, bias=False)
+    x = torch.randn(RECORDS, 40, 8)
+    y = x * (1 + left * torch.randn(x.shape))
+    coefficients = torch.randn(RECORDS, 40, 6)
+    first, second = (
+        capture(model, lambda batch=batch: (model(batch) * coefficients).sum((1, 2)))
+        for batch in (x, y)
+    )
+    with forced(name):
+        both = PerSampleGradients.combine([first, second], [1.0, -1.0])
+        norms = both.norms().double()
+    true = torch.einsum("bto,bti->boi", coefficients.double(), x.double() - y.double())
+    assert bool((norms >= record_norms({"weight": true}) * (1 - UNDERSTATED)).all())
+    for record in range(RECORDS):
+        weights = torch.zeros(RECORDS)
+        weights[record] = BOUND / norms[record]
+        assert both.sum(weights)["weight"].double().norm() <= BOUND * (1 + RELEASED)
+
+
+@pytest.mark.parametrize("scale", [1e-16, 1e-19, 1e-21], ids=str)
+@pytest.mark.parametrize("shape", [(RECORDS, 8), (RECORDS, 40, 8)], ids=["flat", "sequence"])
+def test_gradients_whose_squares_underflow(shape: tuple[int, ...], scale: float) -> None:
+    inputs = scale * torch.randn(shape)
+    coefficients = torch.randn(*shape[:-1], 6)
+    assert_never_understated(
+        nn.Linear(8, 6, bias=False),
+        lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).flatten(1).sum(1),
+    )
