@@ -38,11 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         start = time.monotonic()
         outcomes = {name: Outcome() for name in names}
         run.outcomes[model] = outcomes
-        _race(WORKLOADS[model], outcomes, pace)
+        cores = run.neighbours[model] = _race(WORKLOADS[model], outcomes, pace)
         if weigh:
             _weigh(model, outcomes)
         console.print(report.terminal_table(model, outcomes))
         console.print(f"took {time.monotonic() - start:.0f} s")
+        if cores and cores > report.QUIET:
+            console.print(f"[yellow]others took {cores:.1f} cores: these ratios are rough")
     # A partial or hasty run must not replace the numbers the README stands on.
     complete = not quick and weigh and len(chosen) == len(WORKLOADS) and len(names) == len(ENTRIES)
     for path in report.write(run, options.out, "engine" if complete else "engine-partial"):
@@ -51,8 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print("updated README.md")
 
 
-def _race(workload: Workload, outcomes: dict[str, Outcome], pace: Pace) -> None:
-    """Fill in deviation and times; whoever fails keeps the reason and does not start."""
+def _race(workload: Workload, outcomes: dict[str, Outcome], pace: Pace) -> float | None:
+    """Fill in deviation and times; whoever fails keeps the reason and does not start.
+
+    Returns how many cores other processes took meanwhile, where the system tells.
+    """
     ready: dict[str, Contestant] = {}
     with console.status(f"{workload.title}: the one-record-at-a-time loop") as status:
         oracle = guard.oracle(workload, Settings())
@@ -65,19 +70,22 @@ def _race(workload: Workload, outcomes: dict[str, Outcome], pace: Pace) -> None:
                 outcome.failure = f"{type(error).__name__}: {error}".splitlines()[0]
                 console.print(f"[red]{workload.title}, {name}: {outcome.failure}", highlight=False)
         if BASELINE not in ready:
-            return  # nothing to race against, and the reason is in the report
+            return None  # nothing to race against, and the reason is in the report
         status.update(f"{workload.title}: warming up")
         steps = {name: contestant.step for name, contestant in ready.items()}
         race = Race(steps.pop(BASELINE), steps, pace)
+        neighbours = machine.Neighbours()
         for number in range(pace.rounds):
             status.update(f"{workload.title}: round {number + 1} of {pace.rounds}")
             race.round(number)
+        cores = neighbours.cores()
     outcomes[BASELINE].seconds = statistics.median(race.baseline_seconds)
     outcomes[BASELINE].ratio = Spread(1.0, 1.0, 1.0)
     for name, times in race.times.items():
         outcomes[name].seconds = statistics.median(times.seconds)
         outcomes[name].ratios = times.ratios
         outcomes[name].ratio = Spread.of(times.ratios)
+    return cores
 
 
 def _weigh(model: str, outcomes: dict[str, Outcome]) -> None:

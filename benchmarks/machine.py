@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import time
 from pathlib import Path
 
 THREADS = 2
@@ -42,6 +43,34 @@ def sentence(machine: dict[str, str | int]) -> str:
         f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads; "
         f"{versions}; Python {machine['python']}, {machine['system']}"
     )
+
+
+class Neighbours:
+    """How many cores other processes kept busy since this was made.
+
+    Two threads that wait for each other lose far more than their share when a third process wants
+    a core, and not all contestants lose alike. A run that had company says so.
+    """
+
+    def __init__(self) -> None:
+        self.start = self._now()
+
+    def cores(self) -> float | None:
+        """Mean number of cores taken by others, or None where the system does not tell."""
+        now = self._now()
+        if self.start is None or now is None:
+            return None
+        busy, own, wall = (after - before for after, before in zip(now, self.start, strict=True))
+        return max(0.0, busy - own) / wall
+
+    @staticmethod
+    def _now() -> tuple[float, float, float] | None:
+        stat = Path("/proc/stat")
+        if not stat.exists():
+            return None
+        user, nice, system, _, _, irq, softirq, steal = map(int, stat.read_text().split()[1:9])
+        ticks = user + nice + system + irq + softirq + steal
+        return ticks / os.sysconf("SC_CLK_TCK"), time.process_time(), time.monotonic()
 
 
 def _processor() -> str:

@@ -39,7 +39,7 @@ SECONDS = 3.0  # ... and a slow one is large enough not to need it: at least thr
 MIB = 2**20
 
 
-def measure(model: str, contestant: str, timeout: float = 180.0) -> float:
+def measure(model: str, contestant: str, timeout: float = 300.0) -> float:
     """Peak extra memory in MiB, from a fresh process; raises with that process's last words."""
     if not Path("/proc/self/clear_refs").exists():
         raise RuntimeError("memory is measured on Linux only")

@@ -13,6 +13,7 @@ from benchmarks.models import WORKLOADS
 from benchmarks.results import TARGETS, Outcome, Run
 
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+QUIET = 0.1  # cores taken by others, above which a run is called rough
 
 
 def terminal_table(model: str, outcomes: dict[str, Outcome]) -> Table:
@@ -62,6 +63,11 @@ def markdown(run: Run) -> str:
         *_failures(run),
         f"Machine: {sentence(run.machine)}.",
     ]
+    if run.company > QUIET:
+        parts.append(
+            f"**Not a quiet machine**: other processes took up to {run.company:.1f} cores during "
+            "the race, so these ratios are rough."
+        )
     return "\n\n".join(parts) + "\n"
 
 

@@ -41,6 +41,12 @@ class Run:
     machine: dict[str, str | int]
     pace: dict[str, float]
     outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
+    neighbours: dict[str, float | None] = field(default_factory=dict)
+
+    @property
+    def company(self) -> float:
+        """The most cores that other processes took on average during one network's race."""
+        return max((cores for cores in self.neighbours.values() if cores), default=0.0)
 
     def measured(self, target: str, model: str) -> float | None:
         """The number that stands against a target, if it was measured."""

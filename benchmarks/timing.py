@@ -23,7 +23,7 @@ Step = Callable[[], None]
 class Pace:
     """How long to run: rounds, seconds per slot, and what one slow contestant may take in all."""
 
-    rounds: int = 9
+    rounds: int = 7
     slot: float = 0.3
     warm_up: float = 1.0
     patience: float = 25.0

@@ -106,15 +106,19 @@ class FixedSampler:
         records: how many records there are.
         batch_size: how many make a batch; the last one of an epoch may be smaller.
         source: where the shuffling comes from.
+        domain: what the source's streams are for; two samplers of one source need two.
     """
 
-    def __init__(self, records: int, batch_size: int, source: RandomSource) -> None:
+    def __init__(
+        self, records: int, batch_size: int, source: RandomSource, domain: str = "shuffle"
+    ) -> None:
         _check_count("records", records)
         _check_count("batch_size", batch_size)
         self.records = records
         self.batch_size = batch_size
         self.step = 0
         self._source = source
+        self._domain = domain
         self._order: tuple[int, torch.Tensor] | None = None  # the last epoch shuffled
 
     @property
@@ -126,7 +130,7 @@ class FixedSampler:
         """Returns the records of `step`, in shuffled order, `[batch_size]` int64."""
         epoch, batch = divmod(step, self.steps_per_epoch)
         if self._order is None or self._order[0] != epoch:
-            words = self._source.stream("shuffle", epoch).uint64(self.records)
+            words = self._source.stream(self._domain, epoch).uint64(self.records)
             self._order = epoch, torch.from_numpy(np.argsort(words, kind="stable"))
         return self._order[1][batch * self.batch_size : (batch + 1) * self.batch_size]
 

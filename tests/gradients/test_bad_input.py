@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from plumbline.gradients import (
-    BatchDimensionError,
     CaptureError,
     LossError,
     Perturbation,
@@ -44,9 +43,7 @@ def test_a_scalar_loss(model: nn.Module) -> None:
     ],
     ids=["too many", "too few", "one per output"],
 )
-def test_a_loss_of_the_wrong_length(
-    model: nn.Module, losses: Callable[[Tensor], Tensor]
-) -> None:
+def test_a_loss_of_the_wrong_length(model: nn.Module, losses: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(LossError, match=r"\d+ losses for a batch of 5.*one loss per record"):
         capture(model, lambda: losses(model(INPUTS)), records=5)
 
@@ -88,7 +85,7 @@ def test_no_tensor_at_all(model: nn.Module, value: object) -> None:
 
 
 def test_losses_that_do_not_depend_on_the_model(model: nn.Module) -> None:
-    with pytest.raises(LossError, match="do not depend on any trainable parameter.*detached"):
+    with pytest.raises(LossError, match=r"do not depend on any trainable parameter.*detached"):
         capture(model, lambda: INPUTS.sum(1))
 
 
@@ -108,7 +105,7 @@ def test_losses_that_are_cut_off(model: nn.Module, how: str) -> None:
     "net", [nn.Linear(4, 2).requires_grad_(False), nn.Tanh()], ids=["frozen", "none"]
 )
 def test_no_trainable_parameter(net: nn.Module) -> None:
-    with pytest.raises(UnsupportedModelError, match="no trainable parameter.*Unfreeze"):
+    with pytest.raises(UnsupportedModelError, match=r"no trainable parameter.*Unfreeze"):
         capture(net, lambda: pytest.fail("it ran"))
 
 
@@ -155,7 +152,7 @@ class IgnoresItsInput(nn.Module):
 
 def test_a_module_that_ignores_its_records() -> None:
     net = IgnoresItsInput()
-    with pytest.raises(LossError, match="'answer' but on no record.*ignores its input"):
+    with pytest.raises(LossError, match=r"'answer' but on no record.*ignores its input"):
         capture(net, lambda: net(INPUTS[:3]))
 
 
@@ -187,9 +184,7 @@ def test_a_perturbation_by_another_number_of_records(model: nn.Module) -> None:
 def test_a_scale_that_is_not_one_number_per_record(model: nn.Module, scale: Tensor) -> None:
     gradients = capture(model, lambda: record_losses(model(INPUTS)))
     with pytest.raises(CaptureError, match=r"scale.*one.*per record.*5"):
-        capture(
-            model, lambda: record_losses(model(INPUTS)), at=Perturbation(gradients, scale)
-        )
+        capture(model, lambda: record_losses(model(INPUTS)), at=Perturbation(gradients, scale))
 
 
 def test_a_perturbation_by_another_models_gradients(model: nn.Module) -> None:

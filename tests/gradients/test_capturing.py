@@ -487,7 +487,7 @@ class TestSequenceFirst:
         for records in (5, 4, 6):
             inputs = torch.randn(7, records, 4)
             Counting.forwards = 0
-            capture(model, lambda: record_losses(model(inputs), batch_dim=1))
+            capture(model, lambda x=inputs: record_losses(model(x), batch_dim=1))
         assert Counting.forwards == 1
 
 
@@ -555,7 +555,7 @@ class TestOtherMachinery:
     @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
     def test_torchscript_is_refused(self) -> None:
         model = torch.jit.script(_mlp())
-        with pytest.raises(UnsupportedModelError, match="TorchScript.*original Python module"):
+        with pytest.raises(UnsupportedModelError, match=r"TorchScript.*original Python module"):
             capture(model, lambda: pytest.fail("it ran"))
 
     def test_in_place_activations(self) -> None:
@@ -627,7 +627,10 @@ class TestOtherMachinery:
             assert torch.equal(torch.rand(3), expected)
 
     def test_another_models_parameters_get_no_gradient(self) -> None:
-        generator, critic = _mlp(), nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+        generator, critic = (
+            _mlp(),
+            nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).double(),
+        )
         noise = torch.randn(5, 4).double()
         for _ in range(2):
             found = capture(generator, lambda: critic(generator(noise)).squeeze(1))
@@ -765,7 +768,10 @@ class TestAt:
         [
             lambda: (_mlp(), torch.randn(3, 4)),
             lambda: (nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), torch.randn(3, 6, 4)),
-            lambda: (nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3)), torch.randn(3, 2, 5, 5)),
+            lambda: (
+                nn.Sequential(nn.Conv2d(2, 3, 3), nn.GroupNorm(1, 3)),
+                torch.randn(3, 2, 5, 5),
+            ),
             lambda: (_tied(), torch.randint(0, 6, (3, 4))),
         ],
         ids=["mlp", "sequence", "convolution", "tied"],
@@ -815,7 +821,10 @@ class TestAt:
             model, lambda: record_losses(model(inputs)), at=Perturbation(both, 0.1)
         ).materialise()
         truth = loop(
-            model, inputs, offsets=both.materialise(), scale=torch.full((5,), 0.1, dtype=torch.float64)
+            model,
+            inputs,
+            offsets=both.materialise(),
+            scale=torch.full((5,), 0.1, dtype=torch.float64),
         )
         for name, rows in truth.items():
             torch.testing.assert_close(found[name], rows, rtol=1e-10, atol=1e-12)

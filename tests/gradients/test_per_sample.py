@@ -157,7 +157,7 @@ class TestCombine:
             combine([first, first], [1.0])
         with pytest.raises(ValueError, match="0 parts"):
             combine([], [])
-        with pytest.raises(ValueError, match="same records.*5 and 3 records"):
+        with pytest.raises(ValueError, match=r"same records.*5 and 3 records"):
             combine([first, case.captured(3)[0]], [1.0, 1.0])
         with pytest.raises(ValueError, match="same records and parameters"):
             combine([first, other.captured()[0]], [1.0, 1.0])
@@ -205,9 +205,9 @@ class TestPool:
         assert_is(
             again,
             {
-                name: one[name].new_zeros(2, *one[name].shape[1:]).index_add(
-                    0, both, one[name] + 2 * two[name]
-                )
+                name: one[name]
+                .new_zeros(2, *one[name].shape[1:])
+                .index_add(0, both, one[name] + 2 * two[name])
                 for name in one
             },
         )

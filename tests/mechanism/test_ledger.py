@@ -72,6 +72,42 @@ def test_what_was_charged_can_be_read_from_the_file_alone(path: Path) -> None:
         again.close()
 
 
+def test_what_a_run_has_charged_and_used_can_be_asked(path: Path) -> None:
+    with Ledger.open(path, reserve=10) as ledger:
+        ledger.charge(release(), run="a", step=0, count=3)
+        ledger.charge(release(), run="b", step=0, noise_position=(7, "x"))
+        ledger.charge(release(), run="b", step=1, noise_position=(8, "y"))
+        assert ledger.runs() == {"a", "b"}
+        assert [ledger.charged(run) for run in ("a", "b", "nobody")] == [3, 2, 0]
+        assert total(ledger, "a") == 10  # what is reserved and not made is not counted above
+        assert ledger.noise_positions("b") == {7, 8}
+        assert ledger.noise_positions("a") == set()
+
+
+def test_a_run_charges_at_most_what_it_may(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        for step in range(3):
+            ledger.charge(release(), run="a", step=step, noise_position=(step, "x"), most=3)
+        with pytest.raises(BudgetExceeded, match="3 of its 3 steps"):
+            ledger.charge(release(), run="a", step=3, noise_position=(3, "x"), most=3)
+        ledger.charge(release(), run="a", step=2, noise_position=(2, "x"), most=3)  # a replay
+        ledger.charge(release(), run="b", step=0, most=1)
+        assert (ledger.charged("a"), ledger.charged("b")) == (3, 1)
+
+
+def test_room_for_a_whole_run_can_be_required_beforehand(path: Path) -> None:
+    def at_most_ten(entries: Any) -> None:
+        if sum(count for _, count in entries) > 10:
+            raise BudgetExceeded("more than ten")
+
+    with Ledger.open(path, guard=at_most_ten) as ledger:
+        ledger.charge(release(), run="a", step=0, count=4)
+        ledger.require_room(release(2.0), 6)
+        with pytest.raises(BudgetExceeded, match="more than ten"):
+            ledger.require_room(release(2.0), 7)
+        assert total(ledger) == 4
+
+
 def test_a_charge_returns_the_ledgers_position(path: Path) -> None:
     with Ledger.open(path) as ledger:
         assert ledger.position.count == 1  # the first line says what the file is

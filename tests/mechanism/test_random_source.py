@@ -122,3 +122,10 @@ def test_a_seed_is_an_integer(seed: object) -> None:
 def test_a_stream_has_an_end_and_says_so() -> None:
     with pytest.raises(ValueError, match="a stream has 274877906944 bytes"):
         SeededSource(0).stream("test", start=2**38)
+
+
+def test_sources_of_one_seed_and_different_contexts_are_independent() -> None:
+    contexts = ("", "run 1", "run 2")
+    first = {SeededSource(1, context).stream("noise", 0).bytes(32) for context in contexts}
+    assert len(first) == 3
+    assert SeededSource(1, "run 1").stream("noise", 0).bytes(32) in first

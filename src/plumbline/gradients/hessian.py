@@ -9,6 +9,7 @@ that can be differentiated twice.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -83,6 +84,7 @@ def _products(
         for name, parameter in anatomy.parameters.items()
     }
     if forward:
+        _load_forward_rules()
         for name, vector in vectors.items():
             weights[name].tangent = vector
     with (
@@ -125,3 +127,10 @@ def _differentiated(
     if not along:
         return (None,) * len(gradients)
     return torch.autograd.grad(torch.stack(along).sum(), list(met.values()), allow_unused=True)
+
+
+def _load_forward_rules() -> None:
+    """Torch loads some of its forward-mode rules at first use, and warns about its own doing so."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
+        forward_ad._maybe_load_decompositions()  # type: ignore[no-untyped-call]

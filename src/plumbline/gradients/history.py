@@ -84,4 +84,3 @@ def history_of(model: nn.Module) -> History:
 
 
 _HISTORIES: weakref.WeakKeyDictionary[nn.Module, History] = weakref.WeakKeyDictionary()
-

@@ -9,69 +9,84 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from plumbline.gradients.errors import RecordsMixError
+from plumbline.gradients.errors import CaptureError, RecordsMixError
 
 _SOME = 4
 _MOVED = 1e-5
 
 
-def check_isolation(
-    model: nn.Module, losses: Callable[[Any], Tensor], batch: Any
-) -> None:
+def check_isolation(model: nn.Module, losses: Callable[[Any], Tensor], batch: Any) -> bool:
     """Refuses a model or loss in which one record can move another's loss.
 
     Args:
         model: The model, in the mode in which it will be trained.
         losses: One loss per record of a batch, ``[B]``.
         batch: Real records (tensors with one row per record, in any nesting); a few are used.
+            Numbers in them that are not finite are replaced by zero.
+
+    Returns:
+        Whether the test could tell: False when all records of the batch are alike (discrete ones
+        cannot be changed otherwise than into each other), so that another batch is needed.
 
     Raises:
         RecordsMixError: Naming the first module that mixes records, or the buffer that changes.
+        CaptureError: If the batch holds no tensors that could be changed.
     """
-    few = tree_map(_first_rows, batch)
+    few = _few(batch)
+    other = tree_map(_change_last, few)
     with _untouched(model) as buffers, torch.no_grad():
-        before, outputs = _run(model, losses, few)
+        before, calls = _run(model, losses, few)
         _refuse_changed_buffers(model, buffers)
-        after, changed = _run(model, losses, tree_map(_change_last, few))
-        if before.dim() != 1 or before.shape != after.shape:
-            return  # the capture itself says what is wrong with such losses
-        if not _moved(before, after):
-            return
-        culprit = next(
-            (name for name, value in outputs if _moved(value, dict(changed).get(name))), None
-        )
-    where = (
-        f"the module '{culprit}' ({type(model.get_submodule(culprit)).__name__})"
-        if culprit
-        else "the loss function, or code outside the modules"
-    )
+        after, changed = _run(model, losses, other)
+    if before.dim() != 1 or before.shape != after.shape:
+        return True  # the capture itself says what is wrong with such losses
+    if not _moved(before, after):
+        return _differ(few, other)
     raise RecordsMixError(
-        f"One record changes another record's loss: records first mix in {where}. Per-record "
-        "clipping is meaningless then, and so is the guarantee. Replace BatchNorm by GroupNorm "
-        "(plumbline.suggest_fixes(model) does), and compute nothing over the batch dimension."
+        f"One record changes another record's loss: records first mix in "
+        f"{_culprit(model, calls, changed)}. Per-record clipping is meaningless then, and so is "
+        "the guarantee. Replace BatchNorm by GroupNorm (plumbline.suggest_fixes(model) does), and "
+        "compute nothing over the batch dimension."
     )
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a module: what went in and what came out, copied."""
+
+    name: str
+    inputs: list[Tensor]
+    outputs: list[Tensor]
 
 
 def _run(
     model: nn.Module, losses: Callable[[Any], Tensor], batch: Any
-) -> tuple[Tensor, list[tuple[str, Tensor]]]:
-    """The losses, and every module's output in the order in which they were made."""
-    outputs: list[tuple[str, Tensor]] = []
-    handles = [
-        module.register_forward_hook(
-            lambda _module, _inputs, output, name=name: outputs.extend(
-                (name, leaf.detach().clone()) for leaf in _tensors(output)[:1]
+) -> tuple[Tensor, list[_Call]]:
+    """The losses, and every module's call in the order in which they ended."""
+    calls: list[_Call] = []
+    open_calls: list[list[Tensor]] = []
+
+    def enter(_module: nn.Module, args: Any, kwargs: Any) -> None:
+        open_calls.append(_copies((args, kwargs)))  # before the module can change them in place
+
+    def leave(name: str, output: Any) -> None:
+        calls.append(_Call(name, open_calls.pop(), _copies(output)))
+
+    handles = []
+    for name, module in model.named_modules():
+        handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+        handles.append(
+            module.register_forward_hook(
+                lambda _module, _args, output, name=name: leave(name, output)
             )
         )
-        for name, module in model.named_modules()
-        if name
-    ]
     state = torch.get_rng_state()
     try:
         values = losses(batch).detach().clone()
@@ -79,27 +94,73 @@ def _run(
         torch.set_rng_state(state)
         for handle in handles:
             handle.remove()
-    return values, outputs
+    return values, calls
 
 
-def _moved(before: Tensor, after: Tensor | None) -> bool:
+def _culprit(model: nn.Module, calls: list[_Call], changed: list[_Call]) -> str:
+    """Where an unchanged record first moved, in words."""
+    moved = {
+        "outputs": [any(map(_moved, a.outputs, b.outputs)) for a, b in zip(calls, changed)],  # noqa: B905
+        "inputs": [any(map(_moved, a.inputs, b.inputs)) for a, b in zip(calls, changed)],  # noqa: B905
+    }
+    first = next((place for place, is_moved in enumerate(moved["outputs"]) if is_moved), None)
+    if first is None:
+        return "the loss function, or code outside the modules"
+    name = calls[first].name
+    if not moved["inputs"][first]:
+        return _described(model, name)
+    # It was given what had moved already: by the innermost module around it that was not.
+    for place in range(first + 1, len(moved["inputs"])):
+        around = calls[place].name
+        if (not around or name.startswith(f"{around}.")) and not moved["inputs"][place]:
+            return f"the code of {_described(model, around)}, before its module '{name}'"
+    return "the loss function, before it calls the model"
+
+
+def _described(model: nn.Module, name: str) -> str:
+    kind = type(model.get_submodule(name)).__name__
+    return f"the module '{name}' ({kind})" if name else f"the model itself ({kind})"
+
+
+def _moved(before: Tensor, after: Tensor) -> bool:
     """Whether a row other than the last has moved."""
-    if after is None or before.shape != after.shape or before.dim() == 0 or len(before) < 2:
+    if before.shape != after.shape or before.dim() == 0 or len(before) < 2:
         return False
     if not before.is_floating_point():
         return not torch.equal(before[:-1], after[:-1])
     first, second = before[:-1].double(), after[:-1].double()
-    known = torch.isfinite(first) & torch.isfinite(second)
+    known = torch.isfinite(first)
+    if not torch.equal(known, torch.isfinite(second)):
+        return True
     gap = (first - second)[known].abs()
     scale = first[known].abs().amax() if known.any() else first.new_zeros(())
     return bool((gap > _MOVED * (scale + 1e-12)).any())
 
 
-def _first_rows(leaf: Any) -> Any:
-    if not isinstance(leaf, Tensor) or leaf.dim() == 0:
-        return leaf
-    rows = leaf[:_SOME]
-    return torch.cat([rows, rows]) if len(rows) == 1 else rows
+def _few(batch: Any) -> Any:
+    """A few records, the last of which differs from the first if any does; at least two rows."""
+    leaves = [leaf for leaf in _tensors(batch) if leaf.dim()]
+    if not leaves:
+        raise CaptureError(
+            f"The batch, of type {type(batch).__name__}, shows no tensors with one row per record, "
+            "so it cannot be tested whether records mix. Let the data set (or the collate "
+            "function) give tensors in a tuple, a list or a dict."
+        )
+    rows = len(leaves[0])
+    differs = torch.zeros(rows, dtype=torch.bool)
+    for leaf in leaves:
+        if len(leaf) == rows:
+            differs |= (leaf != leaf[:1]).reshape(rows, -1).any(1).cpu()
+    other = int(differs.nonzero()[0]) if differs.any() else 0
+    index = torch.tensor([*range(min(rows, _SOME - 1)), other])
+
+    def of(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.dim() == 0 or len(leaf) != rows:
+            return leaf
+        some = leaf[index.to(leaf.device)]
+        return some.nan_to_num(0, 0, 0) if some.is_floating_point() else some
+
+    return tree_map(of, batch)
 
 
 def _change_last(leaf: Any) -> Any:
@@ -111,8 +172,16 @@ def _change_last(leaf: Any) -> Any:
     return changed
 
 
+def _differ(one: Any, other: Any) -> bool:
+    return any(not torch.equal(a, b) for a, b in zip(_tensors(one), _tensors(other), strict=True))
+
+
 def _tensors(output: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+
+
+def _copies(values: Any) -> list[Tensor]:
+    return [leaf.detach().clone() for leaf in _tensors(values)]
 
 
 @contextmanager
@@ -124,12 +193,13 @@ def _untouched(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     finally:
         with torch.no_grad():
             for name, buffer in model.named_buffers():
-                buffer.copy_(buffers[name])
+                if name in buffers:
+                    buffer.copy_(buffers[name])
 
 
 def _refuse_changed_buffers(model: nn.Module, before: dict[str, Tensor]) -> None:
     for name, buffer in model.named_buffers():
-        if not torch.equal(buffer, before[name]):
+        if name not in before or not torch.equal(buffer, before[name]):
             module, _, own = name.rpartition(".")
             kind = type(model.get_submodule(module)).__name__
             raise RecordsMixError(

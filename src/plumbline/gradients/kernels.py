@@ -62,8 +62,8 @@ class Kernels:
         return candidates[name]()
 
     def choices(self) -> dict[str, str]:
-        """The choices made so far, as plain text that a checkpoint can hold."""
-        return {repr(key): name for key, name in self._chosen.items()}
+        """The choices made so far, pinned ones too, as plain text that a checkpoint can hold."""
+        return self._pinned | {repr(key): name for key, name in self._chosen.items()}
 
     def pin(self, choices: Mapping[str, str]) -> None:
         """Use these choices from now on and measure nothing."""

@@ -15,11 +15,23 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from plumbline.gradients.buffers import BUFFERS
 from plumbline.gradients.kernels import KERNELS
-from plumbline.gradients.terms import Dense, Term, merge, square_rows, unit_roundoff
+from plumbline.gradients.terms import (
+    Dense,
+    Patched,
+    Term,
+    merge,
+    running_slack,
+    square_rows,
+    unit_roundoff,
+)
 
 _CANCELLED = 5e-5
 """Above this relative bound on its rounding, a record's norm is computed again in float64."""
+
+_RELEASED = 1e-3
+"""The same where gradients are not kept: a norm is over-stated by at most this."""
 
 _SUMMED = 16
 """Unit roundoffs added to every norm: the rounding of its sum of squares."""
@@ -40,6 +52,11 @@ class PerSampleGradients:
         self.losses = losses
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The gradients' floating-point type."""
+        return next(iter(self._terms.values())).dtype
+
+    @property
     def names(self) -> list[str]:
         """The parameters' names, in the model's order."""
         return list(self._terms)
@@ -47,10 +64,10 @@ class PerSampleGradients:
     def norms(self) -> Tensor:
         """Each record's L2 norm over all parameters, ``[B]``, never under-stated."""
         squares = list(self.square_norms().values())
-        return torch.stack(squares).sum(0).sqrt()
+        return torch.stack(squares).sum(0).sqrt().to(self.dtype)
 
     def square_norms(self) -> dict[str, Tensor]:
-        """Each record's squared norm by parameter, ``[B]`` each, never under-stated."""
+        """Each record's squared norm by parameter, ``[B]`` float64 each, never under-stated."""
         if self._squares is None:
             with torch.no_grad():
                 keep = self.keepable()
@@ -88,6 +105,12 @@ class PerSampleGradients:
                 f"dot got {sorted(unknown)[0]!r}, which is not a captured parameter; the captured "
                 f"ones are {', '.join(self.names[:5])}{' ...' if len(self.names) > 5 else ''}."
             )
+        for name, value in direction.items():
+            if value.shape != self._terms[name].shape:
+                raise ValueError(
+                    f"dot got a direction for '{name}' of shape {tuple(value.shape)}; the "
+                    f"parameter has shape {tuple(self._terms[name].shape)}."
+                )
         with torch.no_grad():
             parts = [self._terms[name].dot(value) for name, value in direction.items()]
             return torch.stack(parts).sum(0) if parts else self.losses.new_zeros(self.records)
@@ -116,6 +139,11 @@ class PerSampleGradients:
             )
         if groups is None:
             groups = int(index.max()) + 1 if self.records else 0
+        if self.records and not 0 <= int(index.min()) <= int(index.max()) < groups:
+            raise ValueError(
+                f"pool got groups from {int(index.min())} to {int(index.max())}; they are "
+                f"numbered from 0 to {groups - 1}."
+            )
         with torch.no_grad():
             terms = {name: term.pooled(index, groups) for name, term in self._terms.items()}
             losses = self.losses.new_zeros(groups).index_add_(0, index, self.losses)
@@ -158,9 +186,13 @@ class PerSampleGradients:
     def _scaled(self, coefficient: float | Tensor) -> dict[str, Term]:
         if isinstance(coefficient, int | float) and coefficient == 1:
             return self._terms
-        values = torch.as_tensor(
-            coefficient, dtype=self.losses.dtype, device=self.losses.device
-        ).expand(self.records)
+        values = torch.as_tensor(coefficient, dtype=self.dtype, device=self.losses.device)
+        if values.dim() and values.shape != (self.records,):
+            raise ValueError(
+                f"A coefficient is a number or one number per record, shape ({self.records},); got "
+                f"shape {tuple(values.shape)}."
+            )
+        values = values.expand(self.records)
         return {name: term.scaled(values) for name, term in self._terms.items()}
 
     def keepable(self) -> set[str]:
@@ -198,9 +230,7 @@ class PerSampleGradients:
 
 
 def _kept(term: Term) -> tuple[Tensor, Term]:
-    values = torch.empty(
-        (term.records, *term.shape), dtype=term.dtype, device=term.device
-    )
+    values = BUFFERS.take((term.records, *term.shape), term.dtype, term.device)
     squares = []
     for start, stop in term.chunks():
         rows = term.dense(start, stop, out=values[start:stop])
@@ -211,20 +241,28 @@ def _kept(term: Term) -> tuple[Tensor, Term]:
 
 
 def _guarded(squares: Tensor, term: Term, held: Term) -> tuple[Tensor, Term]:
-    """The squared norms with their rounding added, cancelled records computed again."""
+    """The squared norms with their rounding added, cancelled records computed again exactly.
+
+    What is kept is what will be released, so its rounding only has to be told from the truth. What
+    is computed again for the sum may round otherwise, and every time the same way.
+    """
+    norms = squares.sqrt() * (1 + _SUMMED * unit_roundoff(term.dtype))
     slack = term.slack()
-    summed = 1 + _SUMMED * unit_roundoff(squares.dtype)
-    norms = squares.sqrt() * summed
     if slack is None:
         return norms.square(), held
-    cancelled = slack > _CANCELLED * norms
+    kept = isinstance(held, Dense)
+    if not kept:
+        slack = running_slack(slack, term.positions)
+    cancelled = slack > (_CANCELLED if kept else _RELEASED) * norms
     if bool(cancelled.any()):
-        index = cancelled.nonzero()[:, 0]
-        index = index[torch.isfinite(slack[index]) & (slack[index] > 0)]
-        exact = term.select(index).double()
+        index = (cancelled & torch.isfinite(slack) & (slack > 0)).nonzero()[:, 0]
+        exact = term.select(index).double() if held is not term or not kept else None
         if exact is not None and len(index):
-            norms[index] = exact.streamed_square_norms().sqrt().to(norms.dtype) * summed
-            if isinstance(held, Dense) and held is not term:
-                held.values[index] = exact.dense(0, len(index)).to(held.dtype)
-                slack[index] = 0  # what is kept is now the exact gradient, rounded once
+            norms[index] = exact.streamed_square_norms().sqrt() * (1 + _SUMMED * 2**-24)
+            slack = slack.index_fill(0, index, 0)
+            rows = exact.dense(0, len(index)).to(term.dtype)
+            if isinstance(held, Dense):
+                held.values[index] = rows
+            else:
+                held = Patched(held, index, Dense(rows))
     return (norms + slack).square(), held

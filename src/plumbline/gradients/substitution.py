@@ -34,15 +34,15 @@ def substituted(anatomy: Anatomy, weights: Mapping[str, Weight]) -> Iterator[dic
             stand_ins[id(holder[key])] = tracked[name]
             put(holder, key, tracked[name])
         for recurrent in anatomy.recurrent:
-            flat = [stand_ins.get(id(weight), weight) for weight in recurrent._flat_weights]
-            put(recurrent.__dict__, "_flat_weights", flat)
+            flat = [stand_ins.get(id(weight), weight) for weight in recurrent["_flat_weights"]]
+            put(recurrent, "_flat_weights", flat)
             # Else the module would see a change, and keep references to the stand-ins.
             refs = [None if weight is None else weakref.ref(weight) for weight in flat]
-            put(recurrent.__dict__, "_flat_weight_refs", refs)
-        for module in anatomy.hooked:
-            for key, value in list(module.__dict__.items()):
+            put(recurrent, "_flat_weight_refs", refs)
+        for attributes in anatomy.hooked:
+            for key, value in list(attributes.items()):
                 if isinstance(value, Tensor):
-                    put(module.__dict__, key, value)
+                    put(attributes, key, value)
         yield tracked
     finally:
         for holder, key, value in reversed(changed):

@@ -21,6 +21,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from plumbline.gradients.buffers import BUFFERS
 from plumbline.gradients.errors import (
     BatchDimensionError,
     CaptureError,
@@ -75,17 +76,33 @@ class Offset:
 
     def __init__(self, term: Term, scale: Tensor) -> None:
         self._term = term
-        self._scale = scale
+        self.scale = scale
+
+    @property
+    def rank_one(self) -> tuple[Tensor, Tensor] | None:
+        """The offsets' factors ``[B, m]`` and ``[B, n]``, but for the scale, when they have rank one."""
+        return self._term.rank_one
+
+    def scale_of(self, values: Tensor) -> Tensor | None:
+        """The scale, when the offsets are ``values`` (``[B, m]``) times it: the same memory."""
+        term = self._term
+        same = isinstance(term, Dense) and term.values.data_ptr() == values.data_ptr()
+        return self.scale if same and term.values.shape == values.shape else None
 
     def dense(self) -> Tensor:
         """The offsets, ``[B, *shape]``."""
         values = self._term.dense(0, self._term.records)
-        return values * rows_like(self._scale, values)
+        return values * rows_like(self.scale, values)
 
     def moved(self, value: Tensor) -> Tensor:
         """Each record's own weight, ``[B, *shape]``."""
         values = self._term.dense(0, self._term.records)
-        return torch.addcmul(value, values, rows_like(self._scale, values))
+        scale = rows_like(self.scale, values)
+        if value.requires_grad:
+            return torch.addcmul(value, values, scale)
+        with torch.no_grad():
+            own = BUFFERS.take(values.shape, values.dtype, values.device)
+            return torch.addcmul(value, values, scale, out=own)
 
     @property
     def low_rank(self) -> bool:
@@ -94,16 +111,16 @@ class Offset:
 
     def applied(self, base: Tensor, inputs: Tensor) -> Tensor:
         """A linear map's outputs ``[B, T, m]``, moved to each record's own weights."""
-        return self._term.applied(base, inputs, self._scale)
+        return self._term.applied(base, inputs, self.scale)
 
     def over(self, part: Callable[[Term], Term]) -> Offset:
         """The offset of a part of the weight; ``part`` takes it from a term."""
-        return Offset(part(self._term), self._scale)
+        return Offset(part(self._term), self.scale)
 
     def rows(self, index: Tensor) -> Tensor:
         """The change of rows ``index [B, T]`` of a table, ``[B, T, d]``."""
         rows = self._term.rows(index)
-        return rows * rows_like(self._scale, rows)
+        return rows * rows_like(self.scale, rows)
 
 
 class Weight:
@@ -118,9 +135,7 @@ class Weight:
         tangent: The direction in which per-record values are differentiated forward, if any.
     """
 
-    def __init__(
-        self, tape: Tape, name: str, value: Tensor, offset: Offset | None = None
-    ) -> None:
+    def __init__(self, tape: Tape, name: str, value: Tensor, offset: Offset | None = None) -> None:
         self.tape = tape
         self.name = name
         self.offset = offset

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -77,6 +78,15 @@ class Term(ABC):
         """Per record, a bound ``[B]`` on the rounding error of its gradient's norm, if not tiny."""
         return None
 
+    def sizes(self) -> Tensor:
+        """The norm of each record's gradient, ``[B]``, or a cheap bound above it."""
+        return next(iter(self.norm_kernels().values()))().sqrt()
+
+    @property
+    def positions(self) -> int:
+        """How many products or rows are summed in a gradient."""
+        return 1
+
     @property
     def keepable(self) -> bool:
         """Whether holding the dense gradients can be cheaper than computing them twice."""
@@ -110,7 +120,7 @@ class Term(ABC):
     def streamed_square_norms(self) -> Tensor:
         """Squared norms ``[B]`` from dense gradients made and dropped a few records at a time."""
         parts = [square_rows(self.dense(start, stop)) for start, stop in self.chunks()]
-        return torch.cat(parts) if parts else torch.zeros(0, dtype=self.dtype, device=self.device)
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.device)
 
     def dot(self, direction: Tensor) -> Tensor:
         """``<g_i, direction>`` for every record, ``[B]``."""
@@ -123,6 +133,11 @@ class Term(ABC):
         return self._all()[torch.arange(self.records, device=index.device)[:, None], index]
 
     @property
+    def rank_one(self) -> tuple[Tensor, Tensor] | None:
+        """``left [B, m]`` and ``right [B, n]`` when ``g_i = left_i right_i^T``."""
+        return None
+
+    @property
     def low_rank(self) -> bool:
         """Whether ``applied`` is cheaper than moving each record's weights."""
         return False
@@ -133,14 +148,23 @@ class Term(ABC):
         return torch.baddbmm(base, inputs, own.transpose(1, 2))
 
     def _all(self) -> Tensor:
+        if self.records == 0:
+            return torch.empty((0, *self.shape), dtype=self.dtype, device=self.device)
         return self.dense(0, self.records)
 
 
 class Dense(Term):
     """Gradients held as they are, ``[B, *shape]``."""
 
-    def __init__(self, values: Tensor) -> None:
+    def __init__(
+        self,
+        values: Tensor,
+        squares: RowSquares | None = None,
+        slack: Callable[[], Tensor] | None = None,
+    ) -> None:
         self.values = values
+        self._squares = squares or RowSquares(values)
+        self._slack = slack
         self.records = values.shape[0]
         self.shape = values.shape[1:]
 
@@ -169,7 +193,22 @@ class Dense(Term):
         return Dense(sums.index_add_(0, index, self.values))
 
     def norm_kernels(self) -> dict[str, Callable[[], Tensor]]:
-        return {"dense": lambda: square_rows(self.values)}
+        return {"dense": self._squares}
+
+    def slack(self) -> Tensor | None:
+        return None if self._slack is None else self._slack()
+
+    @classmethod
+    def summed(cls, back: Tensor, dims: tuple[int, ...], squares: RowSquares) -> Dense:
+        """The gradients ``sum_t back_it`` of a bias, over ``dims``; ``squares`` are ``back``'s."""
+        positions = math.prod(back.shape[dim] for dim in dims)
+        if positions == 1:
+            return cls(back.squeeze(dims), squares)
+        slack = partial(_sum_slack_of, squares, positions, back.dtype)
+        return cls(back.sum(dims), slack=slack)
+
+    def double(self) -> Dense:
+        return Dense(self.values.double())
 
     @property
     def keepable(self) -> bool:
@@ -214,6 +253,10 @@ class Compound(Term):
         return torch.stack(slacks).sum(0) if slacks else None
 
     @property
+    def positions(self) -> int:
+        return max(part.positions for part in self.parts)
+
+    @property
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self.parts)
 
@@ -248,6 +291,26 @@ class Mixed(Compound):
     def dot(self, direction: Tensor) -> Tensor:
         return torch.stack([part.dot(direction) for part in self.parts]).sum(0)
 
+    def select(self, index: Tensor) -> Mixed:
+        return Mixed([part.select(index) for part in self.parts])
+
+    def scaled(self, coefficients: Tensor) -> Mixed:
+        return Mixed([part.scaled(coefficients) for part in self.parts])
+
+    def pooled(self, index: Tensor, groups: int) -> Mixed:
+        return Mixed([part.pooled(index, groups) for part in self.parts])
+
+    def slack(self) -> Tensor:
+        # The parts can cancel each other: what each is rounded by counts, however exact its sum.
+        total = torch.stack([part.sizes().double() for part in self.parts]).sum(0)
+        total = total * (_ROUNDINGS * unit_roundoff(self.dtype))
+        within = super().slack()
+        return total if within is None else total + within
+
+    def double(self) -> Mixed | None:
+        parts = [double for part in self.parts if (double := part.double()) is not None]
+        return Mixed(parts) if len(parts) == len(self.parts) else None
+
     def rows(self, index: Tensor) -> Tensor:
         return torch.stack([part.rows(index) for part in self.parts]).sum(0)
 
@@ -278,6 +341,42 @@ class Pulled(Compound):
         return None  # the parametrisation may shrink or stretch it; the made weight's is not ours
 
 
+class Patched(Compound):
+    """A term of which some records' gradients were computed again, exactly, and are kept.
+
+    Their sums cancel: what another evaluation in float32 would add up for them is rounding.
+    """
+
+    def __init__(self, term: Term, index: Tensor, exact: Dense) -> None:
+        self.parts = [term, exact]
+        self.records, self.shape = term.records, term.shape
+        self._index = index
+
+    def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        term, exact = self.parts
+        rows = term.dense(start, stop, out)
+        here = (self._index >= start) & (self._index < stop)
+        rows[self._index[here] - start] = exact._all()[here]
+        return rows
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        term, exact = self.parts
+        others = weights.index_fill(0, self._index, 0)
+        return term.weighted_sum(others) + exact.weighted_sum(weights[self._index])
+
+    def select(self, index: Tensor) -> Patched:
+        term, exact = self.parts
+        place = torch.full((self.records,), -1, device=index.device)
+        place[self._index] = torch.arange(len(self._index), device=index.device)
+        kept = (place[index] >= 0).nonzero()[:, 0]
+        patches = exact.select(place[index][kept])
+        assert isinstance(patches, Dense)
+        return Patched(term.select(index), kept, patches)
+
+    def norm_kernels(self) -> dict[str, Callable[[], Tensor]]:
+        return {"stream": self.streamed_square_norms}
+
+
 def merge(terms: Sequence[Term]) -> Term:
     """One term for all the uses of a parameter in a capture."""
     first, *others = terms
@@ -293,11 +392,31 @@ def rows_like(values: Tensor, like: Tensor) -> Tensor:
     return values.to(like.dtype).reshape(-1, *(1,) * (like.dim() - 1))
 
 
+class RowSquares:
+    """The squared norm of each row of ``[B, ...]``, computed once for all who ask."""
+
+    def __init__(self, values: Tensor) -> None:
+        self._values = values
+        self._squares: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        """The squared norms, ``[B]``."""
+        if self._squares is None:
+            self._squares = square_rows(self._values)
+        return self._squares
+
+
 def square_rows(values: Tensor) -> Tensor:
-    """Squared norm of each row of ``[B, ...]``."""
+    """Squared norm of each row of ``[B, ...]``, in float64: tiny gradients must not vanish."""
     rows = values.reshape(len(values), values.shape[1:].numel())
-    norms = torch.linalg.vector_norm(rows, dim=1)
-    return norms * norms
+    norms = torch.linalg.vector_norm(rows, dim=1).double()
+    tiny = norms < _TINY
+    if bool(tiny.any()):
+        norms[tiny] = torch.linalg.vector_norm(rows[tiny].double(), dim=1)
+    return norms.square()
+
+
+_TINY = 1e-15
 
 
 def grouped_positions(index: Tensor, groups: int) -> tuple[Tensor, int]:
@@ -326,14 +445,29 @@ def unit_roundoff(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps / 2
 
 
-def rounding_slack(left: Tensor, right: Tensor, positions: int, overlap: int = 1) -> Tensor:
-    """A bound ``[B]`` on the rounding of ``sum_t l_it r_it^T``, as a norm, from ``|l_i| |r_i|``.
+def product_slack(left: Tensor, right: Tensor, dtype: torch.dtype, overlap: int = 1) -> Tensor:
+    """A bound ``[B]`` on the rounding of ``sum_t l_it r_it^T``, as a norm.
 
-    A blocked sum of T products carries a few roundings of its terms' size (Higham and Mary, 2019,
-    give sqrt(T) for a running sum; blocks make it smaller). ``overlap`` counts how often one input
-    enters (a convolution's kernel size).
+    A blocked sum of products carries a few roundings of its terms' size (Higham and Mary, 2019).
+
+    Args:
+        left: Squared norms of the ``l_i``, ``[B]``.
+        right: Squared norms of the ``r_i``, ``[B]``.
+        dtype: In which the sum was formed.
+        overlap: How often one ``r`` enters (a convolution's kernel size).
     """
-    scale = torch.linalg.vector_norm(left.flatten(1), dim=1)
-    scale = scale * torch.linalg.vector_norm(right.flatten(1), dim=1)
-    roundings = 2.0 + math.log2(positions + 1)
-    return scale * (unit_roundoff(left.dtype) * roundings * math.sqrt(overlap))
+    return (left * right * overlap).sqrt() * (_ROUNDINGS * unit_roundoff(dtype))
+
+
+def _sum_slack_of(squares: RowSquares, positions: int, dtype: torch.dtype) -> Tensor:
+    """A bound ``[B]`` on the rounding of ``sum_t d_it``, from the squared norms of the ``d_i``."""
+    return (squares() * positions).sqrt() * (_ROUNDINGS * unit_roundoff(dtype))
+
+
+_ROUNDINGS = 8.0
+"""Roundings of a term's size that a blocked sum is taken to carry; a running sum of T has up to T."""
+
+
+def running_slack(slack: Tensor, positions: int) -> Tensor:
+    """The bound on a sum whose every rounding may go the same way, from the blocked sum's."""
+    return slack * max(1.0, positions / _ROUNDINGS)

@@ -138,6 +138,34 @@ class Ledger:
         with self._mutex:
             return self._book.entries(run)
 
+    def runs(self) -> set[str]:
+        """Returns the ids of the runs that were charged here."""
+        with self._mutex:
+            return {declaration.run for declaration in self._book.declarations}
+
+    def charged(self, run: str) -> int:
+        """Returns how many steps of `run` are charged, without those reserved and not yet made."""
+        with self._mutex:
+            declarations = self._book.declarations
+            total = sum(one.charged for one in declarations if one.run == run)
+            return total - self._reserved.get(run, 0)
+
+    def noise_positions(self, run: str) -> set[int]:
+        """Returns the noise positions that a seeded `run` has used."""
+        with self._mutex:
+            return {position for name, position in self._book.noise if name == run}
+
+    def require_room(self, release: Mapping[str, Any], count: int) -> None:
+        """Refuses a run that could not be charged to its end; charges nothing.
+
+        Raises:
+            BudgetExceeded: if `count` steps more would be above the data set's budget.
+        """
+        key = lines.canonical(release)
+        with self._mutex:
+            for guard in self._guards:
+                guard(self._book.entries(plus=(key, count)))
+
     def epsilon(self, delta: float, **accounting: Any) -> float:
         """Returns the epsilon at `delta` of everything that was ever charged, from the file alone.
 
@@ -176,6 +204,7 @@ class Ledger:
         step: int,
         count: int = 1,
         noise_position: tuple[int, str] | None = None,
+        most: int | None = None,
         wait: bool = True,
     ) -> Position:
         """Charges a step. When this returns, the charge is on the disk; release only then.
@@ -188,6 +217,7 @@ class Ledger:
             noise_position: for a seeded run, which noise is used and a digest of what it is added
                 to. The same again (same run, position, digest and release) is a replay, which
                 reveals nothing new and is not charged again.
+            most: how many steps the run may charge in all; replays are free.
             wait: with False, return once the line is written and sync it in a thread, beside the
                 gradient's computation; the result may be released only after `settle()`.
 
@@ -196,7 +226,7 @@ class Ledger:
 
         Raises:
             NoiseReuse: if the noise at that position was used with another digest or release.
-            BudgetExceeded: if a guard refuses; nothing is charged then.
+            BudgetExceeded: if a guard refuses, or it is beyond `most`; nothing is charged then.
             LedgerError: if the line cannot be made durable; the step must not be released.
         """
         try:
@@ -210,6 +240,11 @@ class Ledger:
             self.settle()
             if noise_position is not None and self._is_replay(run, noise_position, key):
                 return self.position
+            if most is not None and self.charged(run) + count > most:
+                raise BudgetExceeded(
+                    f"run {run!r} has charged {self.charged(run)} of its {most} steps, and {count} "
+                    "more would be beyond its budget. Nothing was charged: the run is over"
+                )
             ahead = self._reserved.get(run, 0)
             same = self._current(run) == key
             if noise_position is None and same and ahead >= count:

@@ -169,14 +169,19 @@ class SeededSource(RandomSource):
     __slots__ = ("__key",)
     secure = False
 
-    def __init__(self, seed: int) -> None:
-        """Derives the source's key from `seed`, any integer."""
+    def __init__(self, seed: int, context: str = "") -> None:
+        """Derives the source's key from `seed`, any integer, and from what it is used for.
+
+        Sources with different contexts are independent: two runs with one seed must not share
+        noise.
+        """
         if isinstance(seed, bool) or not isinstance(seed, int):
             raise TypeError(
                 f"seed is {seed!r} of type {type(seed).__name__}; give an integer, or use "
                 "SecureSource() for a run whose noise nobody can recompute"
             )
-        self.__key = hashlib.sha256(b"plumbline seeded source 1:" + str(seed).encode()).digest()
+        name = f"{seed}:{context}" if context else str(seed)
+        self.__key = hashlib.sha256(b"plumbline seeded source 1:" + name.encode()).digest()
 
     def once(self, domain: str, *position: int) -> Stream:
         """Returns `stream(domain, *position)`: a seeded source repeats itself by design."""

@@ -25,13 +25,11 @@ class Answers:
         source: Where randomness comes from.
         numel: How many values the first question of a step has (the gradient's).
         steps: The number of steps of the run.
-        attempt: How often the run was resumed with fresh noise; part of the noise's position.
     """
 
-    def __init__(self, source: RandomSource, numel: int, steps: int, attempt: int = 0) -> None:
+    def __init__(self, source: RandomSource, numel: int, steps: int) -> None:
         self._source = source
-        self._domain = "noise" if attempt == 0 else f"noise-{attempt}"
-        self._first = NoisePrefetcher(source, numel, stop=steps) if attempt == 0 else None
+        self._first = NoisePrefetcher(source, numel, stop=steps)
 
     def answer(
         self, query: Query, declared: tuple[GaussianQuery, ...], step: int, place: int
@@ -54,13 +52,12 @@ class Answers:
         numel = sum(tensor.numel() for tensor in value.values())
         std = asked.noise_multiplier * asked.sensitivity
         std = asked.noise_multiplier * (asked.sensitivity + rounding_sensitivity(std, numel))
-        if place == 0 and self._first is not None:
+        if place == 0:
             noise = self._first.take(step)
         else:
-            noise = gaussian(self._source.once(self._domain, step, place), numel)
+            noise = gaussian(self._source.once("noise", step, place), numel)
         return add_noise(value, std, noise)
 
     def close(self) -> None:
         """Lets go of the noise prepared ahead."""
-        if self._first is not None:
-            self._first.close()
+        self._first.close()

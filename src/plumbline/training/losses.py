@@ -41,6 +41,13 @@ def per_record(loss: Loss) -> BatchLoss:
             f"The loss {type(loss).__name__} has reduction={reduction!r}, which mixes the records. "
             f'Build it with reduction="none": one loss per record is needed.'
         )
+    return applied(loss)
+
+
+def applied(loss: Loss) -> BatchLoss:
+    """The loss as a function of model and batch, whether or not it reduces over the batch."""
+    if isinstance(loss, BatchLoss):
+        return loss
 
     def run(model: nn.Module, batch: Any) -> Tensor:
         if isinstance(batch, Mapping):

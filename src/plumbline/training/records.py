@@ -7,13 +7,13 @@ is copied or shuffled here, and nothing but the number of records is looked at b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, TensorDataset, default_collate
 from torch.utils._pytree import tree_map
+from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 Collate = Callable[[list[Any]], Any]
 
@@ -58,7 +58,9 @@ class MappedRecords(Records):
         numbers = index.tolist()
         many = getattr(self._data, "__getitems__", None)
         rows = many(numbers) if many is not None else [self._data[number] for number in numbers]
-        return self._collate(rows)
+        batch = self._collate(rows)
+        # As a dict, even if it was transformers' BatchEncoding: the isolation check looks inside.
+        return dict(batch) if isinstance(batch, Mapping) else batch
 
 
 class TableRecords(Records):
@@ -84,13 +86,27 @@ def records_of(dataset: Any, collate: Collate | None = None) -> Records:
     """
     if isinstance(dataset, TensorDataset) and collate is None:
         dataset = dataset.tensors if len(dataset.tensors) > 1 else dataset.tensors[0]
-    if isinstance(dataset, Tensor):
+    if isinstance(dataset, Tensor) and collate is None:
         return TensorRecords(dataset, _rows({"data": dataset}))
-    if isinstance(dataset, Mapping) and all(isinstance(v, Tensor) for v in dataset.values()):
+    if isinstance(dataset, Mapping):
+        if collate is not None:
+            raise ValueError(
+                "A collate function is for records that are read one by one, but the data set is a "
+                "mapping of columns. Leave the function out, or give a list of records."
+            )
         return TensorRecords(dict(dataset), _rows(dataset))
-    if isinstance(dataset, tuple | list) and dataset and isinstance(dataset[0], Tensor):
+    columns = isinstance(dataset, tuple | list) and dataset and hasattr(dataset[0], "shape")
+    if columns and collate is None:
         named = {str(place): tensor for place, tensor in enumerate(dataset)}
         return TensorRecords(tuple(dataset), _rows(named))
+    if isinstance(dataset, IterableDataset) or (
+        isinstance(dataset, Dataset) and not hasattr(dataset, "__len__")
+    ):
+        raise TypeError(
+            f"{type(dataset).__name__} is an iterable data set, or has no length. Poisson sampling "
+            "needs a data set whose records can be asked for by number (map style): read the "
+            "records into one, such as a list."
+        )
     if hasattr(dataset, "with_format") and hasattr(dataset, "features") and collate is None:
         if getattr(dataset, "format", {}).get("type") != "torch":
             raise TypeError(
@@ -98,14 +114,7 @@ def records_of(dataset: Any, collate: Collate | None = None) -> Records:
                 'tensors. Give dataset.with_format("torch"), or a collate function.'
             )
         return TableRecords(dataset)
-    if isinstance(dataset, Dataset | Sequence) or (
-        hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    ):
-        if not hasattr(dataset, "__len__"):
-            raise TypeError(
-                f"{type(dataset).__name__} has no length. Poisson sampling needs a data set whose "
-                "records can be asked for by number (map style), not an iterable one."
-            )
+    if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return MappedRecords(dataset, collate)
     raise TypeError(
         f"A data set of type {type(dataset).__name__} cannot be sampled record by record. Give "
@@ -114,11 +123,26 @@ def records_of(dataset: Any, collate: Collate | None = None) -> Records:
     )
 
 
-def _rows(tensors: Mapping[str, Tensor]) -> int:
-    lengths = {name: len(tensor) if tensor.dim() else 0 for name, tensor in tensors.items()}
+def _rows(tensors: Mapping[str, Any]) -> int:
+    strange = {name: type(value).__name__ for name, value in tensors.items()}
+    strange = {name: kind for name, kind in strange.items() if not _is_rows(tensors[name])}
+    if strange or not tensors:
+        raise TypeError(
+            "The data set's columns must be tensors with one row per record, but "
+            + (f"these are not: {strange}" if strange else "there are none")
+            + ". Convert arrays with torch.as_tensor(...)."
+        )
+    lengths = {name: len(tensor) for name, tensor in tensors.items()}
     if len(set(lengths.values())) != 1:
-        raise ValueError(f"The tensors of the data set have different lengths: {lengths}.")
+        raise ValueError(
+            f"The tensors of the data set have different lengths: {lengths}. Each must have one "
+            "row per record."
+        )
     return next(iter(lengths.values()))
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dim() > 0
 
 
 def to_device(data: Any, device: torch.device) -> Any:

@@ -97,9 +97,7 @@ def test_every_dense_kernel(name: str, which: str) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS_OF)
-def test_every_dense_kernel_over_several_chunks(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_dense_kernel_over_several_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # 35 records: the chunks of 32, and those of a small buffer, end within the batch.
     monkeypatch.setattr("plumbline.gradients.layers.convolution._UNFOLD_BYTES", 1 << 13)
     with kernel(name):
@@ -150,9 +148,7 @@ def test_any_shape(drawn: tuple[nn.Module, tuple[int, ...]]) -> None:
 
 @pytest.mark.parametrize("name", ["unfold", "shift"])
 @given(drawn=convolutions(simple=True))
-def test_any_shape_by_another_kernel(
-    name: str, drawn: tuple[nn.Module, tuple[int, ...]]
-) -> None:
+def test_any_shape_by_another_kernel(name: str, drawn: tuple[nn.Module, tuple[int, ...]]) -> None:
     layer, shape = drawn
     torch.manual_seed(0)
     with kernel(name):

@@ -283,5 +283,5 @@ def test_a_parameter_that_averages_the_records_is_refused() -> None:
 
     model = Mean()
     inputs = torch.randn(5, 4)
-    with pytest.raises(BatchDimensionError, match="'weight'.*each record"):
+    with pytest.raises(BatchDimensionError, match=r"'weight'.*each record"):
         capture(model, lambda: record_losses(model(inputs)))

@@ -61,9 +61,7 @@ def test_a_reused_layer() -> None:
 
 
 def test_an_in_place_activation_afterwards() -> None:
-    model = nn.Sequential(
-        nn.Linear(6, 6), nn.LayerNorm(6), nn.ReLU(inplace=True), nn.Linear(6, 2)
-    )
+    model = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.ReLU(inplace=True), nn.Linear(6, 2))
     assert_matches_loop(model, torch.randn(5, 3, 6))
 
 

@@ -48,7 +48,7 @@ def test_one_copy_per_record(form: Callable[[Tensor, Tensor], Tensor], records: 
 def test_copies_that_cannot_be_seen_as_such_are_refused() -> None:
     model = Token(lambda token, x: torch.stack([token[0]] * len(x)))
     inputs = torch.randn(5, 3, 4)
-    with pytest.raises(BatchDimensionError, match="'token'.*expand or repeat"):
+    with pytest.raises(BatchDimensionError, match=r"'token'.*expand or repeat"):
         capture(model, lambda: record_losses(model(inputs)))
 
 

@@ -198,7 +198,9 @@ def _masks(
                 f"{(batch * num_heads, *whole)}."
             )
         mask = F.pad(mask, (0, extra))
-        mask = mask[None, None] if mask.dim() == 2 else mask.view(batch, num_heads, *mask.shape[1:])
+        mask = (
+            mask[None, None] if mask.dim() == 2 else mask.reshape(batch, num_heads, *mask.shape[1:])
+        )
     if mask is None or padding is None:
         return padding if mask is None else mask, False
     return mask + padding, False

@@ -22,9 +22,18 @@ from plumbline.gradients.errors import BatchDimensionError
 from plumbline.gradients.kernels import KERNELS, Key, bucket
 from plumbline.gradients.layers import handles
 from plumbline.gradients.tape import Tape
-from plumbline.gradients.terms import Dense, Term, rounding_slack, rows_like
+from plumbline.gradients.terms import (
+    Dense,
+    RowSquares,
+    Term,
+    product_slack,
+    rows_like,
+    square_rows,
+)
 
 _UNFOLD_BYTES = 1 << 22
+_NARROW = 32
+"""Inputs of a window below which a first layer's forward pass may be a product instead."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,32 @@ class Geometry:
             self.transposed, self.output_padding, groups,
         )  # fmt: skip
 
+    @property
+    def unfolds(self) -> bool:
+        """Whether the convolution is a product with unfolded inputs."""
+        return self.groups == 1 and not self.transposed
+
+    def positions(self, inputs: Tensor, kernel: torch.Size) -> torch.Size:
+        """The spatial shape of the output of a convolution that unfolds."""
+        return torch.Size(
+            (size + 2 * pad - gap * (span - 1) - 1) // hop + 1
+            for size, pad, gap, span, hop in zip(
+                inputs.shape[2:], self.padding, self.dilation, kernel, self.stride, strict=True
+            )
+        )
+
+    def windows(self, inputs: Tensor, kernel: torch.Size, positions: torch.Size) -> Tensor:
+        """Each output position's input window, ``[n, c * kernel, positions]``."""
+        pads = [pad for size in reversed(self.padding) for pad in (size, size)]
+        padded = F.pad(inputs, pads) if any(pads) else inputs
+        batch, channel, *spatial = padded.stride()
+        gaps = (step * gap for step, gap in zip(spatial, self.dilation, strict=True))
+        hops = (step * hop for step, hop in zip(spatial, self.stride, strict=True))
+        view = padded.as_strided(
+            (*padded.shape[:2], *kernel, *positions), (batch, channel, *gaps, *hops)
+        )
+        return view.reshape(len(inputs), -1, positions.numel())
+
     def weight_gradient(self, back: Tensor, inputs: Tensor, weight: Tensor, groups: int) -> Tensor:
         """The summed weight gradient; ``weight`` is read for its shape only."""
         gradient: Tensor = torch.ops.aten.convolution_backward(
@@ -58,9 +93,15 @@ class Convolved(Term):
     """Per-record weight gradients from inputs ``[B, c, ...]`` and what flowed back ``[B, p, ...]``."""
 
     def __init__(
-        self, inputs: Tensor, back: Tensor, shape: torch.Size, geometry: Geometry
+        self,
+        inputs: Tensor,
+        back: Tensor,
+        shape: torch.Size,
+        geometry: Geometry,
+        back_squares: RowSquares | None = None,
     ) -> None:
         self.inputs, self.back = inputs, back
+        self._back_squares = back_squares or RowSquares(back)
         self.records = inputs.shape[0]
         self.shape = shape
         self.geometry = geometry
@@ -102,10 +143,13 @@ class Convolved(Term):
     def pooled(self, index: Tensor, groups: int) -> Dense:
         return Dense(self._all()).pooled(index, groups)
 
+    @property
+    def positions(self) -> int:
+        return self.back.shape[2:].numel()
+
     def slack(self) -> Tensor | None:
-        kernel = self.shape[2:].numel()
-        positions = self.back.shape[2:].numel()
-        return rounding_slack(self.back, self.inputs, positions, overlap=kernel)
+        overlap = self.shape[2:].numel()
+        return product_slack(self._back_squares(), square_rows(self.inputs), self.dtype, overlap)
 
     def double(self) -> Convolved:
         return Convolved(self.inputs.double(), self.back.double(), self.shape, self.geometry)
@@ -135,8 +179,11 @@ class Convolved(Term):
             "grouped": lambda inputs, back, out: self._grouped(inputs, back, out, len(inputs)),
             "grouped-32": lambda inputs, back, out: self._grouped(inputs, back, out, 32),
         }
-        if self.geometry.groups == 1 and not self.geometry.transposed:
-            kernels["unfold"] = self._unfolded
+        if self.geometry.unfolds:
+            kernels["unfold"] = lambda inputs, back, out: self._unfolded(inputs, back, out, False)
+            kernels["unfold-turned"] = lambda inputs, back, out: self._unfolded(
+                inputs, back, out, True
+            )
             if len(self.shape) == 4 and set(self.geometry.stride) == {1}:
                 kernels["shift"] = self._shifted
         return kernels
@@ -157,36 +204,19 @@ class Convolved(Term):
             out[start : start + size] = gradient.view(count, *self.shape)
         return out
 
-    def _unfolded(self, inputs: Tensor, back: Tensor, out: Tensor) -> Tensor:
-        records, kernel = len(inputs), self.shape[2:]
-        rows = self.shape[1] * kernel.numel()
-        positions = back.shape[2:].numel()
-        size = max(1, _UNFOLD_BYTES // (rows * positions * inputs.element_size()))
-        for start in range(0, records, size):
-            some = inputs[start : start + size]
-            windows = self._windows(some).reshape(len(some), rows, positions)
-            their = back[start : start + size].reshape(len(some), -1, positions)
-            torch.bmm(
-                their, windows.transpose(1, 2), out=out[start : start + size].view(len(some), -1, rows)
-            )
+    def _unfolded(self, inputs: Tensor, back: Tensor, out: Tensor, turned: bool) -> Tensor:
+        kernel, positions = self.shape[2:], back.shape[2:]
+        rows, count = self.shape[1] * kernel.numel(), positions.numel()
+        size = max(1, _UNFOLD_BYTES // (rows * count * inputs.element_size()))
+        for start in range(0, len(inputs), size):
+            some = self.geometry.windows(inputs[start : start + size], kernel, positions)
+            their = back[start : start + size].reshape(len(some), -1, count)
+            into = out[start : start + size].view(len(some), -1, rows)
+            if turned:
+                into.copy_(torch.bmm(some, their.transpose(1, 2)).transpose(1, 2))
+            else:
+                torch.bmm(their, some.transpose(1, 2), out=into)
         return out
-
-    def _windows(self, inputs: Tensor) -> Tensor:
-        """Each output position's input window: a view ``[n, c, *kernel, *positions]``."""
-        geometry, kernel = self.geometry, self.shape[2:]
-        pads = [pad for size in reversed(geometry.padding) for pad in (size, size)]
-        padded = F.pad(inputs, pads)
-        positions = self.back.shape[2:]
-        strides = padded.stride()
-        spatial = strides[2:]
-        return padded.as_strided(
-            (*padded.shape[:2], *kernel, *positions),
-            (
-                *strides[:2],
-                *(step * gap for step, gap in zip(spatial, geometry.dilation, strict=True)),
-                *(step * hop for step, hop in zip(spatial, geometry.stride, strict=True)),
-            ),
-        )
 
     def _shifted(self, inputs: Tensor, back: Tensor, out: Tensor) -> Tensor:
         (top, side), (down, across) = self.geometry.padding, self.geometry.dilation
@@ -261,27 +291,56 @@ def _convolve(
     weight_value = w.value if w else weight
     bias_value = b.value if b else bias
     if w is not None and w.offset is not None:
-        own = w.offset.moved(weight_value)
-        folded = inputs.reshape(1, -1, *inputs.shape[2:]).to(own.dtype)
-        output = geometry.run(folded, own.flatten(0, 1), None, len(inputs) * geometry.groups)
-        output = output.view(len(inputs), -1, *output.shape[2:])
+        output = _outputs(tape, inputs, w.offset.moved(weight_value), None, geometry)
         if bias_value is not None:
             output = output + bias_value.view(-1, *(1,) * len(weight.shape[2:])).to(output.dtype)
     else:
-        output = geometry.run(inputs, weight_value, bias_value, geometry.groups)
+        output = _outputs(tape, inputs, weight_value, bias_value, geometry)
     if b is not None and b.offset is not None:
         shift = b.offset.dense()
         output = output + shift.view(*shift.shape, *(1,) * len(weight.shape[2:])).to(output.dtype)
 
     def terms(gradient: Tensor) -> None:
         back = gradient.to(weight_value.dtype)
+        squares = RowSquares(back)
         if w is not None:
             into = inputs.detach().to(weight_value.dtype)
-            w.add(Convolved(into, back, weight_value.shape, geometry))
+            w.add(Convolved(into, back, weight_value.shape, geometry, squares))
         if b is not None:
-            b.add(Dense(back.flatten(2).sum(2)))
+            b.add(Dense.summed(back.flatten(2), (2,), squares))
 
     return tape.watch(output, terms, reads=inputs)
+
+
+def _outputs(
+    tape: Tape, inputs: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry
+) -> Tensor:
+    """The convolution with one weight for all records, or one for each (``[B, p, c, ...]``)."""
+    own = weight.dim() > inputs.dim()
+
+    def native() -> Tensor:
+        if not own:
+            return geometry.run(inputs, weight, bias, geometry.groups)
+        folded = inputs.reshape(1, -1, *inputs.shape[2:]).to(weight.dtype)
+        output = geometry.run(folded, weight.flatten(0, 1), None, len(inputs) * geometry.groups)
+        return output.view(len(inputs), -1, *output.shape[2:])
+
+    narrow = weight.shape[-inputs.dim() + 1 :].numel() <= _NARROW
+    if not (geometry.unfolds and narrow) or inputs.requires_grad or tape.checked:
+        return native()
+
+    def unfold() -> Tensor:
+        kernel = weight.shape[-inputs.dim() + 2 :]
+        positions = geometry.positions(inputs, kernel)
+        rows = weight.flatten(-inputs.dim() + 1)
+        output = torch.matmul(rows, geometry.windows(inputs, kernel, positions))
+        output = output.view(len(inputs), -1, *positions)
+        return output if bias is None else output.add_(bias.view(-1, *(1,) * len(positions)))
+
+    # A first layer of few channels: the library's kernels are made for many.
+    key = ("forward", tuple(inputs.shape[1:]), tuple(weight.shape[-inputs.dim() :]), geometry, own,
+           bucket(len(inputs)), weight.dtype, weight.device.type)  # fmt: skip
+    return KERNELS.run(key, {"native": native, "unfold": unfold})
 
 
 def _pad_same(inputs: Tensor, kernel: torch.Size, dilation: tuple[int, ...]) -> Tensor:

@@ -16,7 +16,14 @@ from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.kernels import Key, bucket
 from plumbline.gradients.layers import handles
 from plumbline.gradients.tape import Tape
-from plumbline.gradients.terms import Term, grouped_positions, rows_like, scatter_rows
+from plumbline.gradients.terms import (
+    Term,
+    grouped_positions,
+    rows_like,
+    scatter_rows,
+    square_rows,
+    unit_roundoff,
+)
 
 
 class Rows(Term):
@@ -26,6 +33,7 @@ class Rows(Term):
         self.index, self.back = index, back
         self.records = index.shape[0]
         self.shape = torch.Size((table, back.shape[2]))
+        self._found: tuple[Tensor, Tensor] | None = None
 
     def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         index, back = self.index[start:stop], self.back[start:stop]
@@ -63,19 +71,34 @@ class Rows(Term):
         return Rows(tokens.view(groups, -1), back.view(groups, -1, self.shape[1]), self.shape[0])
 
     def streamed_square_norms(self) -> Tensor:
-        tokens, order = self.index.sort(1)
-        back = self.back.gather(1, order[..., None].expand_as(self.back))
-        starts = torch.ones_like(tokens)
-        starts[:, 1:] = tokens[:, 1:] != tokens[:, :-1]
-        segment = starts.flatten().cumsum(0) - 1  # a record's first token always opens a segment
-        sums = back.new_zeros(back.shape[0] * back.shape[1], back.shape[2])
-        sums.index_add_(0, segment, back.flatten(0, 1))
-        squares = sums.square().sum(1)
-        owner = torch.arange(self.records, device=tokens.device).repeat_interleave(tokens.shape[1])
-        first = starts.flatten().bool()
-        count = int(segment[-1]) + 1 if segment.numel() else 0
-        total = squares.new_zeros(self.records)
-        return total.index_add_(0, owner[first], squares[:count])
+        segment, owner = self._segments()
+        sums = self.back.new_zeros(len(owner), self.shape[1])
+        sums.index_add_(0, segment, self.back.flatten(0, 1))
+        squares = square_rows(sums)
+        return squares.new_zeros(self.records).index_add_(0, owner, squares)
+
+    def slack(self) -> Tensor:
+        # A row that n tokens share is a running sum, which may round n times, and all one way.
+        segment, owner = self._segments()
+        sizes = torch.linalg.vector_norm(self.back, dim=2).flatten()
+        totals = sizes.new_zeros(len(owner)).index_add_(0, segment, sizes)
+        shared = torch.bincount(segment, minlength=len(owner))
+        totals *= torch.where(shared > 1, shared, 0)
+        squares = sizes.new_zeros(self.records).index_add_(0, owner, totals.square())
+        bound: Tensor = squares.sqrt() * unit_roundoff(self.dtype)
+        return bound
+
+    def _segments(self) -> tuple[Tensor, Tensor]:
+        """For each position ``[B * T]`` its row among all records' rows, and each row's record."""
+        if self._found is None:
+            tokens, order = self.index.sort(1)
+            opens = torch.ones_like(tokens)
+            opens[:, 1:] = tokens[:, 1:] != tokens[:, :-1]
+            ascending = (opens.flatten().cumsum(0) - 1).view_as(tokens)
+            segment = torch.empty_like(ascending).scatter_(1, order, ascending)
+            records = torch.arange(self.records, device=tokens.device)
+            self._found = segment.flatten(), records.repeat_interleave(opens.sum(1))
+        return self._found
 
     def double(self) -> Rows:
         return Rows(self.index, self.back.double(), self.shape[0])

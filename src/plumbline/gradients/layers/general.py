@@ -92,9 +92,7 @@ def _make(tape: Tape, call: _Call, weights: dict[int, Weight]) -> Any:
     return tree_unflatten(made, spec)
 
 
-def _meet(
-    tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int, Layout]
-) -> Any:
+def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int, Layout]) -> Any:
     """Parameters and records together: each record with its own parameters."""
     flat = any(layout.where == "flat" for layout in layouts.values())
     second = not flat and all(layout.where == "second" for layout in layouts.values())
@@ -143,9 +141,9 @@ def _drop_record_axis(
         names = ", ".join(f"'{weight.name}'" for weight in weights.values())
         raise BatchDimensionError(
             f"{getattr(call.func, '__name__', call.func)} of the parameter {names} gives a tensor "
-            "without the batch dimension, so one record's gradient is not defined. Give every input "
-            "the same batch dimension, and write the operation so that each record keeps its own "
-            "row."
+            "without the batch dimension, so one record's gradient is not defined. Give every "
+            "input the same batch dimension, and write the operation so that each record keeps its "
+            "own row."
         )
     return part.squeeze(axis)
 
@@ -160,9 +158,10 @@ def _loop(
         raise
     except (RuntimeError, ValueError, IndexError) as error:
         raise BatchDimensionError(
-            f"The operation on the parameter '{weight.name}' cannot be run for one record at a time "
-            f"({why}). Every input must have the same batch dimension, first or second (this batch "
-            f"has {tape.records} records), and a parameter is copied for each by expand or repeat."
+            f"The operation on the parameter '{weight.name}' cannot be run for one record at a "
+            f"time ({why}). Every input must have the same batch dimension, first or second (this "
+            f"batch has {tape.records} records), and a parameter is copied for each by expand or "
+            "repeat."
         ) from error
     if weight.name not in _LOOPED:
         _LOOPED.add(weight.name)

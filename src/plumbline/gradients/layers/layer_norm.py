@@ -11,7 +11,7 @@ from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.layers import handles
 from plumbline.gradients.layers.scale_shift import scale_and_shift
 from plumbline.gradients.tape import Tape
-from plumbline.gradients.terms import Dense
+from plumbline.gradients.terms import Dense, RowSquares
 
 
 @handles(F.layer_norm, rewrites=True)
@@ -98,11 +98,14 @@ def _normalise(
         back = layout.to_records(gradient.flatten(axis))
         value = known[0].value
         if w is not None:
-            normal = layout.to_records(plain().flatten(axis))
-            rows = (back * normal).sum(1) if back.shape[1] > 1 else back[:, 0] * normal[:, 0]
-            w.add(Dense(rows.to(value.dtype).view(-1, *value.shape)))
+            product = back * layout.to_records(plain().flatten(axis))
+            w.add(_summed(product, value))
         if b is not None:
-            rows = back.sum(1) if back.shape[1] > 1 else back[:, 0]
-            b.add(Dense(rows.to(value.dtype).view(-1, *value.shape)))
+            b.add(_summed(back, value))
 
     return tape.watch(output, terms, reads=inputs)
+
+
+def _summed(rows: Tensor, value: Tensor) -> Dense:
+    rows = rows.to(value.dtype).reshape(*rows.shape[:2], *value.shape)
+    return Dense.summed(rows, (1,), RowSquares(rows))

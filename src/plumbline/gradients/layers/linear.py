@@ -15,13 +15,15 @@ from torch import Tensor
 
 from plumbline.gradients.kernels import Key, bucket
 from plumbline.gradients.layers import handles
+from plumbline.gradients.layers.rank_one import RankOneLinear
 from plumbline.gradients.tape import Tape, Weight
 from plumbline.gradients.terms import (
     CHUNK_BYTES,
     Dense,
+    RowSquares,
     Term,
     grouped_positions,
-    rounding_slack,
+    product_slack,
     rows_like,
     scatter_rows,
 )
@@ -30,10 +32,22 @@ from plumbline.gradients.terms import (
 class Outer(Term):
     """``g_i = sum_t left_it right_it^T``, from ``left [B, T, m]`` and ``right [B, T, n]``."""
 
-    def __init__(self, left: Tensor, right: Tensor) -> None:
+    def __init__(
+        self,
+        left: Tensor,
+        right: Tensor,
+        left_squares: RowSquares | None = None,
+        right_squares: RowSquares | None = None,
+    ) -> None:
         self.left, self.right = left, right
-        self.records, self.positions = left.shape[:2]
+        self._left_squares = left_squares or RowSquares(left)
+        self._right_squares = right_squares or RowSquares(right)
+        self.records, self._positions = left.shape[:2]
         self.shape = torch.Size((left.shape[2], right.shape[2]))
+
+    @property
+    def positions(self) -> int:
+        return self._positions
 
     def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         left, right = self.left[start:stop].transpose(1, 2), self.right[start:stop]
@@ -79,7 +93,10 @@ class Outer(Term):
     def slack(self) -> Tensor | None:
         if self.positions == 1:
             return None
-        return rounding_slack(self.left, self.right, self.positions)
+        return product_slack(self._left_squares(), self._right_squares(), self.dtype)
+
+    def sizes(self) -> Tensor:
+        return (self._left_squares() * self._right_squares()).sqrt()
 
     def double(self) -> Outer:
         return Outer(self.left.double(), self.right.double())
@@ -99,6 +116,10 @@ class Outer(Term):
             return torch.addcmul(base, along, self.left)
         along = torch.bmm(inputs, self.right.transpose(1, 2)) * rows_like(scale, inputs)
         return torch.baddbmm(base, along, self.left)
+
+    @property
+    def rank_one(self) -> tuple[Tensor, Tensor] | None:
+        return (self.left[:, 0], self.right[:, 0]) if self.positions == 1 else None
 
     @property
     def keepable(self) -> bool:
@@ -122,9 +143,7 @@ class Outer(Term):
         return self.left.device
 
     def _product_square_norms(self) -> Tensor:
-        left = torch.linalg.vector_norm(self.left[:, 0], dim=1)
-        right = torch.linalg.vector_norm(self.right[:, 0], dim=1)
-        return (left * right).square()
+        return self._left_squares() * self._right_squares()
 
     def _gram_square_norms(self) -> Tensor:
         size = max(1, CHUNK_BYTES // (16 * self.positions**2))
@@ -133,8 +152,8 @@ class Outer(Term):
             left = self.left[start : start + size].double()
             right = self.right[start : start + size].double()
             gram = (left @ left.transpose(1, 2)).mul_(right @ right.transpose(1, 2))
-            parts.append(gram.sum((1, 2)).clamp_(min=0).to(self.dtype))
-        return torch.cat(parts) if parts else self.left.new_zeros(0)
+            parts.append(gram.sum((1, 2)).clamp_(min=0))
+        return torch.cat(parts) if parts else self._left_squares()
 
 
 @handles(F.linear)
@@ -162,34 +181,65 @@ def affine(
     w, b = tape.weight(weight), tape.weight(bias)
     weight_value = w.value if w else weight
     bias_value = b.value if b else bias
-    if w is not None and w.offset is not None:
-        records = layout.to_records(inputs)
-        output = layout.from_records(_perturbed(records, w, weight_value, transposed), inputs)
-        output = output if bias_value is None else output + bias_value
-    elif transposed:
-        output = F.linear(inputs, weight_value.T, bias_value)
+    if known[0].offset is None:
+        output = F.linear(inputs, weight_value.T if transposed else weight_value, bias_value)
     else:
-        output = F.linear(inputs, weight_value, bias_value)
-    if b is not None and b.offset is not None:
-        shift = b.offset.dense()[:, None, :]
-        output = layout.from_records(layout.to_records(output) + shift.to(output.dtype), output)
+        rank_one = None if transposed or inputs.dim() > 2 else _rank_one(tape, inputs, w, b, bias_value)
+        output = rank_one if rank_one is not None else layout.from_records(
+            _perturbed(layout.to_records(inputs), weight, bias, tape, transposed), inputs
+        )
 
     def terms(gradient: Tensor) -> None:
         back = layout.to_records(gradient).to(weight_value.dtype)
+        squares = RowSquares(back)
         if w is not None:
             into = layout.to_records(inputs).to(weight_value.dtype)
-            w.add(Outer(into, back) if transposed else Outer(back, into))
+            if transposed:
+                w.add(Outer(into, back, right_squares=squares))
+            else:
+                w.add(Outer(back, into, left_squares=squares))
         if b is not None:
-            b.add(Dense(back.sum(1) if back.shape[1] > 1 else back[:, 0]))
+            b.add(Dense.summed(back, (1,), squares))
 
     return tape.watch(output, terms, reads=inputs)
 
 
-def _perturbed(inputs: Tensor, weight: Weight, value: Tensor, transposed: bool) -> Tensor:
-    """Outputs ``[B, T, out]`` for inputs ``[B, T, in]`` at each record's own weight."""
-    offset = weight.offset
-    assert offset is not None
-    if offset.low_rank and not transposed:
-        return offset.applied(F.linear(inputs, value), inputs)
-    own = offset.moved(value)
-    return torch.bmm(inputs, (own if transposed else own.transpose(1, 2)).to(inputs.dtype))
+def _perturbed(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None, tape: Tape, transposed: bool
+) -> Tensor:
+    """Outputs ``[B, T, out]`` for inputs ``[B, T, in]`` at each record's own weights."""
+    w, b = tape.weight(weight), tape.weight(bias)
+    value = w.value if w else weight
+    if w is None or w.offset is None:
+        output = F.linear(inputs, value.T if transposed else value)
+    elif w.offset.low_rank and not transposed:
+        output = w.offset.applied(F.linear(inputs, value), inputs)
+    else:
+        own = w.offset.moved(value)
+        output = torch.bmm(inputs, (own if transposed else own.transpose(1, 2)).to(inputs.dtype))
+    if bias is not None:
+        shift = b.value if b else bias
+        if b is not None and b.offset is not None:
+            shift = b.offset.moved(shift)[:, None, :]
+        output = output + shift.to(output.dtype)
+    return output
+
+
+def _rank_one(
+    tape: Tape, inputs: Tensor, w: Weight | None, b: Weight | None, bias: Tensor | None
+) -> Tensor | None:
+    """The fused form, where every record has one position and bias and weight move together."""
+    if tape.checked or w is None or w.offset is None or torch.is_autocast_enabled(inputs.device.type):
+        return None
+    outer = w.offset.rank_one
+    if outer is None:
+        return None
+    shift = None
+    if b is not None and b.offset is not None:
+        shift = b.offset.scale_of(outer[0])
+        if shift is None:
+            return None
+    output: Tensor = RankOneLinear.apply(  # type: ignore[no-untyped-call]
+        inputs, w.value, bias, *outer, w.offset.scale, shift
+    )
+    return output

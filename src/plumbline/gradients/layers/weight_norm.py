@@ -1,4 +1,4 @@
-"""Weight norm: ``w = g v / |v|`` by ordinary operations, since torch's fused one has no vmap rule."""
+"""Weight norm: ``w = g v / |v|`` by ordinary operations; torch's fused one has no vmap rule."""
 
 from __future__ import annotations
 
@@ -13,4 +13,5 @@ from plumbline.gradients.tape import Tape
 def weight_norm(tape: Tape, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
     """What both kinds of ``torch.nn.utils`` weight norm call."""
     across = [axis for axis in range(v.dim()) if dim == -1 or axis != dim % v.dim()]
-    return v * (g / torch.linalg.vector_norm(v, dim=across, keepdim=dim != -1))
+    made: Tensor = v * (g / torch.linalg.vector_norm(v, dim=across, keepdim=dim != -1))
+    return made

@@ -1,0 +1,236 @@
+"""``Private.fit``: the remaining steps of a run, with callbacks and a progress display.
+
+What is shown and what callbacks are told is covered by the guarantee or public: steps, epsilon,
+and a speed in *expected* records (the realised size of a batch is private). The training loss and
+metrics are exact answers about data; they are computed only when asked for, and marked
+"not covered". Watching leaves no trace: random numbers and training modes are as if nobody looked.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch import nn
+
+from plumbline.training.progress import Display, display_on
+
+if TYPE_CHECKING:
+    from plumbline.training.batches import PrivateBatch
+    from plumbline.training.private import Private
+
+Metric = Callable[[nn.Module], float]
+
+_SHOWN = ("epsilon", "loss")
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What a callback is told about a step; nothing in it costs privacy.
+
+    Attributes:
+        step: How many steps are done, this one included.
+        steps: How many the run has.
+        epsilon: Spent so far, rounded up; infinite for a method without a guarantee.
+        delta: The delta at which it was spent.
+    """
+
+    step: int
+    steps: int
+    epsilon: float
+    delta: float
+
+
+@runtime_checkable
+class Callback(Protocol):
+    """An object that is called after every step; a plain function of the same arguments will do."""
+
+    def after_step(self, private: Private, info: StepInfo) -> object:
+        """Looks on, changes a learning rate, saves; raises ``StopFitting`` to end ``fit``."""
+
+
+class StopFitting(Exception):
+    """Raised by a callback: ``fit`` returns after the step, and can be called again."""
+
+
+def fit(
+    private: Private,
+    callbacks: Sequence[Callback | Callable[[Private, StepInfo], object]] = (),
+    *,
+    show: Sequence[str] = ("epsilon",),
+    metrics: Mapping[str, Metric] | None = None,
+    progress: Console | bool | None = None,
+) -> StepInfo:
+    """Runs the remaining steps.
+
+    Ctrl-C ends it after the current step; a second one breaks the step off, as usual.
+
+    Args:
+        private: The run.
+        callbacks: Called after every step, in order.
+        show: ``"epsilon"``, and ``"loss"`` for the mean training loss of some batches, which is
+            not covered by epsilon.
+        metrics: Functions of the model, by name, computed (in evaluation mode, without gradients)
+            and shown about twenty times along the run. Not covered by epsilon.
+        progress: The console to show progress on; by default standard error, with a bar on a
+            terminal and plain lines elsewhere. False shows nothing.
+
+    Returns:
+        Where the run stands: it is finished when ``step`` equals ``steps``.
+    """
+    calls = [_callable(callback) for callback in callbacks]
+    metrics = dict(metrics or {})
+    _check_shown(show, metrics)
+    info = _info(private)
+    with ExitStack() as stack:
+        display = stack.enter_context(
+            display_on(
+                progress,
+                step=info.step,
+                steps=info.steps,
+                records=private.plan.expected_batch_size,
+                epsilon=_budget(private) if "epsilon" in show else None,
+                delta=info.delta,
+            )
+        )
+        watching = _Watch(private, display, "loss" in show, metrics)
+        interrupted = stack.enter_context(_interruptible(display))
+        for batch in private:
+            watching.before(batch)
+            private.step(batch)
+            info = _info(private)
+            watching.after(info)
+            try:
+                for call in calls:
+                    call(private, info)
+            except StopFitting as reason:
+                display.end(f"Stopped by a callback{f': {reason}' if str(reason) else '.'}")
+                return info
+            if interrupted() and info.step < info.steps:
+                display.end("Stopped after the step, as asked. Call fit() to go on from here.")
+                return info
+        display.end(None)
+    return info
+
+
+class _Watch:
+    """Takes the readings that are not covered, when they are due, and passes them on."""
+
+    def __init__(
+        self, private: Private, display: Display, loss: bool, metrics: Mapping[str, Metric]
+    ) -> None:
+        self._private = private
+        self._display = display
+        self._loss = loss
+        self._metrics = metrics
+        self._readings: dict[str, float] = {}
+
+    def before(self, batch: PrivateBatch) -> None:
+        if self._loss and self._display.is_due(batch.step + 1, self._display.beats) and len(batch):
+            self._readings["loss"] = _mean_loss(self._private.model, batch)
+
+    def after(self, info: StepInfo) -> None:
+        if self._metrics and self._display.is_due(info.step):
+            with _no_trace(self._private.model), _evaluating(self._private.model):
+                for name, metric in self._metrics.items():
+                    self._readings[name] = float(metric(self._private.model))
+        self._display.update(info.step, info.epsilon, self._readings)
+
+
+def _mean_loss(model: nn.Module, batch: PrivateBatch) -> float:
+    """The mean of the batch's finite losses, as the step will see them."""
+    with _no_trace(model):
+        losses = torch.cat([chunk.losses().detach().double().cpu() for chunk in batch.chunks()])
+    return float(losses[torch.isfinite(losses)].mean())
+
+
+@contextmanager
+def _no_trace(model: nn.Module) -> Iterator[None]:
+    """No gradients, and every random generator that data sets and models use put back."""
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
+    try:
+        with torch.random.fork_rng(devices), torch.no_grad():
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def _interruptible(display: Display) -> Iterator[Callable[[], bool]]:
+    """Yields whether Ctrl-C was pressed; the second one interrupts as usual."""
+    pressed = threading.Event()
+
+    def first(_signal: int, _frame: FrameType | None) -> None:
+        pressed.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        display.note("stopping after this step (Ctrl-C again: at once)")
+
+    # Only the main thread may set handlers; and a handler of the user's own stays.
+    ours = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if ours:
+        signal.signal(signal.SIGINT, first)
+    try:
+        yield pressed.is_set
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _info(private: Private) -> StepInfo:
+    plan = private.plan
+    return StepInfo(private.steps_done, private.stop, private.epsilon(), plan.delta)
+
+
+def _budget(private: Private) -> float:
+    stated = private.plan.budget.epsilon
+    return private.plan.epsilon if stated is None else stated
+
+
+def _callable(callback: Any) -> Callable[[Private, StepInfo], object]:
+    if isinstance(callback, Callback):
+        return callback.after_step
+    if callable(callback):
+        found: Callable[[Private, StepInfo], object] = callback
+        return found
+    raise TypeError(
+        f"A callback of type {type(callback).__name__} is neither a function of (private, info) "
+        "nor an object with a method after_step(private, info)."
+    )
+
+
+def _check_shown(show: Sequence[str], metrics: Mapping[str, Metric]) -> None:
+    if isinstance(show, str):
+        raise TypeError(f"show is the string {show!r}; give a tuple of names, as in ({show!r},).")
+    unknown = [name for name in show if name not in _SHOWN and name not in metrics]
+    if unknown:
+        raise ValueError(
+            f"show has {unknown[0]!r}; what can be shown is {', '.join(map(repr, _SHOWN))} and the "
+            "names of the metrics that are given."
+        )
+    if "loss" in metrics:
+        raise ValueError("A metric is named 'loss', which is the training loss; name it otherwise.")

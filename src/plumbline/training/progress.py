@@ -1,0 +1,282 @@
+"""How a run's progress looks: two bars on a terminal, plain lines elsewhere, or nothing.
+
+Everything shown on the main lines is public or covered by the guarantee. Readings that are not
+stand on a line of their own that says so.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from decimal import ROUND_CEILING, Decimal
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.table import Column
+from rich.text import Text
+
+_LINES = 20  # about one plain line, or one computation of the metrics, for each 5% of the steps
+_NARROW, _WIDE = 10, 40  # columns of the bars
+_ROOMY = 72  # columns of the terminal
+
+
+class Display(ABC):
+    """Shows how far a run is.
+
+    Args:
+        step: The steps done so far.
+        steps: The steps of the whole run.
+        records: The expected number of records in a step, for the speed.
+        epsilon: The budget; None when epsilon is not to be shown.
+        delta: The delta at which it is spent.
+    """
+
+    beats = _LINES
+    """How often along the run a new reading of the loss is worth its cost."""
+
+    def __init__(
+        self, *, step: int, steps: int, records: int, epsilon: float | None, delta: float
+    ) -> None:
+        self.step = step
+        self.steps = steps
+        self.records = records
+        self.epsilon = epsilon
+        self.delta = delta
+
+    def is_due(self, step: int, beats: int = _LINES) -> bool:
+        """Whether ``step`` is one of about ``beats`` evenly spaced ones; the last always is."""
+        return step % max(1, -(-self.steps // beats)) == 0 or step == self.steps
+
+    @abstractmethod
+    def update(self, step: int, epsilon: float, readings: Mapping[str, float]) -> None:
+        """After a step: epsilon spent so far, and the latest readings that are not covered."""
+
+    def note(self, text: str) -> None:  # noqa: B027 - lines have nowhere to put it
+        """Says something in passing; may be called from a signal handler."""
+
+    @abstractmethod
+    def end(self, message: str | None) -> None:
+        """Says why the run stopped early, or (None) that it is complete."""
+
+
+class Silence(Display):
+    """Shows nothing."""
+
+    def update(self, step: int, epsilon: float, readings: Mapping[str, float]) -> None:
+        pass
+
+    def end(self, message: str | None) -> None:
+        pass
+
+
+class Lines(Display):
+    """A line for about every 5% of the steps."""
+
+    def __init__(self, console: Console, **run: float | int | None) -> None:
+        super().__init__(**run)  # type: ignore[arg-type]
+        self._console = console
+        self._first = self.step
+        self._last = ""
+        self._start = time.monotonic()
+
+    def update(self, step: int, epsilon: float, readings: Mapping[str, float]) -> None:
+        self.step = step
+        parts = [f"step {step:,} of {self.steps:,} ({100 * step // self.steps}%)"]
+        if self.epsilon is not None:
+            parts.append(f"{spent(epsilon, self.epsilon)} at delta {self.delta:g}")
+        elapsed = max(time.monotonic() - self._start, 1e-9)
+        speed = (step - self._first) / elapsed
+        parts.append(f"{per_second(self.records * speed)}")
+        if step < self.steps:
+            parts.append(f"{duration((self.steps - step) / speed)} left")
+        else:
+            parts.append(f"took {duration(elapsed)}")
+        if readings:
+            parts.append(not_covered(readings))
+        self._last = "; ".join(parts)
+        if self.is_due(step):
+            self._say(self._last)
+
+    def end(self, message: str | None) -> None:
+        if message is not None:
+            if self._last and not self.is_due(self.step):
+                self._say(self._last)
+            self._say(message)
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+class Bars(Display):
+    """A bar for the steps, a bar for the budget, and below them what is not covered."""
+
+    beats = 100
+
+    def __init__(self, console: Console, **run: float | int | None) -> None:
+        super().__init__(**run)  # type: ignore[arg-type]
+        self._console = console
+        self._readings = ""
+        self._note = ""
+        self._bars = _Bars(self, console)
+        self._steps = self._bars.add_task("steps", completed=self.step, total=self.steps)
+        self._budget: TaskID | None = None
+        if self.epsilon is not None and math.isfinite(self.epsilon):
+            self._budget = self._bars.add_task(
+                "epsilon", total=self.epsilon, spent=amounts(0.0, self.epsilon)
+            )
+
+    def update(self, step: int, epsilon: float, readings: Mapping[str, float]) -> None:
+        self.step = step
+        self._readings = not_covered(readings) if readings else ""
+        if self._budget is not None:
+            assert self.epsilon is not None
+            shown = amounts(epsilon, self.epsilon)
+            full = shown == amounts(self.epsilon, self.epsilon)
+            done = self.epsilon if full else min(epsilon, self.epsilon)
+            self._bars.update(self._budget, completed=done, spent=shown)
+        self._bars.update(self._steps, completed=step)
+
+    def note(self, text: str) -> None:
+        self._note = text
+
+    def end(self, message: str | None) -> None:
+        self._note = ""
+        self._bars.stop()
+        if message is not None:
+            self._console.print(message, highlight=False, markup=False)
+
+    def start(self) -> None:
+        """Begins to draw."""
+        self._bars.start()
+
+    def stop(self) -> None:
+        """Draws for the last time; harmless when it has ended already."""
+        self._bars.stop()
+
+    @property
+    def is_roomy(self) -> bool:
+        """Whether the terminal has room for the speed too."""
+        return self._console.width >= _ROOMY
+
+    @property
+    def below(self) -> str:
+        """The lines under the bars."""
+        unbounded = self.epsilon is not None and math.isinf(self.epsilon)
+        lines = (spent(math.inf, math.inf) if unbounded else "", self._readings, self._note)
+        return "\n".join(line for line in lines if line)
+
+
+class _Bars(Progress):
+    """The bars, with further lines below."""
+
+    def __init__(self, owner: Bars, console: Console) -> None:
+        self._owner = owner
+        width = min(max(console.width - 60, _NARROW), _WIDE)
+        super().__init__(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=width, finished_style="bar.complete"),
+            _Value(owner),
+            _Note(owner),
+            console=console,
+        )
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield from super().get_renderables()
+        if self._owner.below:
+            yield Text(self._owner.below, style="dim")
+
+
+class _Value(ProgressColumn):
+    """How much of how much."""
+
+    def __init__(self, owner: Bars) -> None:
+        self._owner = owner
+        super().__init__(Column(no_wrap=True))
+
+    def render(self, task: Task) -> Text:
+        if task.description == "steps":
+            return Text(f"{int(task.completed):,} of {self._owner.steps:,}", justify="right")
+        return Text(task.fields["spent"], justify="right")
+
+
+class _Note(ProgressColumn):
+    """Speed and time left beside the steps; delta beside the budget."""
+
+    def __init__(self, owner: Bars) -> None:
+        self._owner = owner
+        super().__init__(Column(no_wrap=True))
+
+    def render(self, task: Task) -> Text:
+        if task.description != "steps":
+            return Text(f"at delta {self._owner.delta:g}", style="dim")
+        if task.finished:
+            speed, when = task.finished_speed or task.speed, f"took {duration(task.elapsed)}"
+        else:
+            speed, when = task.speed, f"{duration(task.time_remaining)} left"
+        if not speed or not self._owner.is_roomy:
+            return Text(when)
+        return Text(f"{when}, {per_second(speed * self._owner.records)}")
+
+
+@contextmanager
+def display_on(
+    where: Console | bool | None,
+    *,
+    step: int,
+    steps: int,
+    records: int,
+    epsilon: float | None,
+    delta: float,
+) -> Iterator[Display]:
+    """The display for a console: bars on a terminal, else lines; nothing for False."""
+    run = {"step": step, "steps": steps, "records": records, "epsilon": epsilon, "delta": delta}
+    if where is False:
+        yield Silence(step=step, steps=steps, records=records, epsilon=epsilon, delta=delta)
+        return
+    console = where if isinstance(where, Console) else Console(stderr=True)
+    if not console.is_interactive or console.is_jupyter:
+        yield Lines(console, **run)
+        return
+    bars = Bars(console, **run)
+    bars.start()
+    try:
+        yield bars
+    finally:
+        bars.stop()
+
+
+def spent(epsilon: float, budget: float) -> str:
+    """Epsilon spent of the budget, rounded up, or that there is no guarantee."""
+    if math.isinf(budget):
+        return "epsilon infinite: no privacy guarantee"
+    return f"epsilon {amounts(epsilon, budget)}"
+
+
+def amounts(epsilon: float, budget: float) -> str:
+    """Both numbers with two decimals, or more for a budget below 1; rounded up."""
+    digits = 2 if budget >= 1 else 2 - math.floor(math.log10(budget))
+    places = Decimal(1).scaleb(-digits)
+    rounded = (Decimal(repr(value)).quantize(places, ROUND_CEILING) for value in (epsilon, budget))
+    return " of ".join(f"{value:f}" for value in rounded)
+
+
+def not_covered(readings: Mapping[str, float]) -> str:
+    """The readings, marked."""
+    values = ", ".join(f"{name} {value:.4g}" for name, value in readings.items())
+    return f"not covered by epsilon: {values}"
+
+
+def per_second(records: float) -> str:
+    """A speed in expected records: the realised number is private."""
+    return f"{records:,.0f} records/s" if records >= 10 else f"{records:.2g} records/s"
+
+
+def duration(seconds: float | None) -> str:
+    """Hours, minutes and seconds."""
+    if seconds is None:
+        return "-:--:--"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -1,0 +1,128 @@
+"""What makes two runs the same run: their settings as plain facts, and the id these give.
+
+A seeded run's id is a function of its seed and settings, so that a ledger recognises the run when
+it is repeated. The noise of a run is keyed by this id too: two runs of one seed share none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import numbers
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plumbline.clipping import Clipping
+from plumbline.evaluation import Evaluation
+from plumbline.mechanism.ledger import Ledger, NoiseReuse
+from plumbline.mechanism.random_source import SecureSource
+from plumbline.mechanism.release import Query
+
+Fact = str | int | float | bool | None
+Facts = dict[str, Fact]
+
+_ATTEMPT = 32  # bits of a noise position that say which step; those above say which attempt
+
+
+def facts_of(value: Any, name: str) -> Facts:
+    """Everything that configures a method, flat and by name, such as ``method.clipping.clip``."""
+    if value is None or isinstance(value, str | bool):
+        return {name: value}
+    if isinstance(value, numbers.Real):  # NumPy's too, which a checkpoint should not hold
+        return {name: int(value) if isinstance(value, numbers.Integral) else float(value)}
+    if isinstance(value, Tensor):
+        digest = hashlib.blake2b(digest_size=8)
+        feed(digest, value)
+        return {name: f"tensor {tuple(value.shape)} {digest.hexdigest()}"}
+    parts: dict[str, Any] = {}
+    if isinstance(value, Mapping):
+        parts = {str(key): part for key, part in value.items()}
+    elif isinstance(value, tuple | list):
+        parts = {str(place): part for place, part in enumerate(value)}
+    elif isinstance(value, Clipping | Evaluation) or is_dataclass(value):
+        parts = vars(value)
+    kind = getattr(value, "__qualname__", type(value).__qualname__)
+    facts: Facts = {name: kind}
+    for key in sorted(parts):
+        facts |= facts_of(parts[key], f"{name}.{key}")
+    return facts
+
+
+def differences(own: Mapping[str, Fact], stored: Mapping[str, Fact]) -> list[str]:
+    """In words, where two runs' facts differ."""
+    return [
+        f"{name} is {own.get(name)!r} here and {stored.get(name)!r} in the checkpoint"
+        for name in sorted(own.keys() | stored.keys())
+        if own.get(name) != stored.get(name)
+    ]
+
+
+def run_id(seed: int | None, facts: Mapping[str, Fact]) -> str:
+    """Random for a secure run; for a seeded one, ``<digest of the seed>-<digest of all facts>``."""
+    if seed is None:
+        return SecureSource().stream("run").bytes(8).hex()
+    # An epsilon of 3 is one of 3.0.
+    same = [(name, float(v) if type(v) is int else v) for name, v in sorted(facts.items())]
+    whole = hashlib.sha256(repr((seed, same)).encode()).hexdigest()
+    return f"{_seed_mark(seed)}-{whole[:16]}"
+
+
+def refuse_shared_seed(ledger: Ledger, run: str, seed: int) -> None:
+    """Refuses a seed that another run on the ledger has used.
+
+    Equal seeds draw equal batches, and what is asked twice about one batch costs more than two
+    questions about two: composing the runs would under-state epsilon.
+    """
+    mark = _seed_mark(seed)
+    others = sorted(one for one in ledger.runs() if one.startswith(f"{mark}-") and one != run)
+    if others:
+        raise NoiseReuse(
+            f"The seed {seed} was already used on the ledger {ledger.path}, by the run {others[0]} "
+            "with other settings. Runs that share a seed share their batches, so their costs do "
+            "not add up as the ledger does it. Give every run on a ledger a seed of its own."
+        )
+
+
+def noise_position(attempt: int, step: int) -> int:
+    """Which noise of a seeded run a step uses."""
+    return (attempt << _ATTEMPT) + step
+
+
+def last_attempt(positions: set[int]) -> int:
+    """The latest attempt of which any noise was used; -1 if none was."""
+    return max(positions) >> _ATTEMPT if positions else -1
+
+
+def inputs_digest(key: bytes, query: Query, *beside: Any) -> str:
+    """A digest of what noise is added to, at which scale; ``beside`` is what later questions need.
+
+    It is keyed with something that follows from the seed: without the seed, nobody can use a
+    ledger to test a guess of the exact value.
+    """
+    digest = hashlib.blake2b(key=key, digest_size=16)
+    feed(digest, [query.name, query.sensitivity, query.sigma, query.value, *beside])
+    return digest.hexdigest()
+
+
+def feed(digest: Any, value: Any) -> None:
+    """Puts a nesting of tensors and plain values into a digest."""
+    if isinstance(value, Tensor):
+        flat = value.detach().cpu().contiguous().view(-1)
+        digest.update(f"<{value.dtype}{tuple(value.shape)}>".encode())
+        digest.update(flat.view(torch.uint8).numpy())
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            digest.update(f"<{name!r}>".encode())
+            feed(digest, part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            feed(digest, part)
+    else:
+        digest.update(f"<{value!r}>".encode())
+
+
+def _seed_mark(seed: int) -> str:
+    return hashlib.sha256(f"plumbline seed {seed}".encode()).hexdigest()[:16]

@@ -1,0 +1,234 @@
+"""A process killed at any point, and resumed: the same weights, and never less charged.
+
+A life of the run is a forked child that trains, with a ledger and a checkpoint every third step,
+and reports each step through a pipe once it is released. It is killed by the parent after some
+report, wherever it is by then, or kills itself at one of its calls to the disk, before or after it.
+"""
+
+import os
+import random
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from plumbline import Ledger
+from tests.mechanism.forked import in_child
+from tests.training.runs import BUDGET, RECORDS, STEPS, Run, charged, weights
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "repeatable": {"seed": 3, "deterministic": True},
+    "seeded": {"seed": 3},
+    "secure": {},
+}
+KINDS = ("dropout", "adam and schedulers")
+FAILED = 255
+
+
+def life(folder: Path, kind: str, settings: dict[str, Any], report: Callable[[int], object]) -> int:
+    """Trains to the end, from the checkpoint if there is one; counts its calls to the disk."""
+    calls = DiskCalls.watched
+    checkpoint = folder / "checkpoint"
+    torch.manual_seed(1)
+    with Ledger.open(folder / "ledger") as ledger:
+        run = Run(kind, {**settings, "ledger": ledger})
+        if checkpoint.exists():
+            private = run.resume(checkpoint)
+        else:
+            private = run.make()
+            private.save(checkpoint, schedulers=run.schedulers)
+        for batch in private:
+            private.step(batch)
+            report(batch.step)
+            for scheduler in run.schedulers:
+                scheduler.step()
+            if private.steps_done % 3 == 0:
+                private.save(checkpoint, schedulers=run.schedulers)
+        private.save(checkpoint, schedulers=run.schedulers)
+        private.close()
+    torch.save(weights(run.model), folder / "end")
+    return calls.count if calls else 0
+
+
+class DiskCalls:
+    """Counts this process's calls to the disk, and kills it at a given one."""
+
+    watched: "DiskCalls | None" = None
+
+    def __init__(self, kill_at: int | None = None, before: bool = True) -> None:
+        self.count = 0
+        DiskCalls.watched = self
+        for name in ("pwrite", "write", "fsync", "replace"):
+            self._watch(name, kill_at, before)
+
+    def _watch(self, name: str, kill_at: int | None, before: bool) -> None:
+        call = getattr(os, name)
+
+        def watched(*arguments: Any) -> Any:
+            self.count += 1
+            if self.count == kill_at and before:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = call(*arguments)
+            if self.count == kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        setattr(os, name, watched)
+
+
+@dataclass
+class End:
+    """What an uninterrupted run came to."""
+
+    weights: torch.Tensor
+    calls: int
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, End]:
+    """Uninterrupted runs, by kind."""
+    # Here, so that no child has to do it: epsilon is cached, and torch imports half of itself when
+    # the first optimizer is built. No Private: its threads would not survive the fork.
+    BUDGET.resolve(RECORDS)
+    found = {}
+    for kind in KINDS:
+        Run(kind)
+        folder = tmp_path_factory.mktemp("whole")
+
+        def whole(kind: str = kind, folder: Path = folder) -> int:
+            DiskCalls()
+            return life(folder, kind, SETTINGS["repeatable"], lambda step: None)
+
+        calls = in_child(whole)
+        found[kind] = End(torch.load(folder / "end", weights_only=True), calls)
+    return found
+
+
+def steps_until_killed(
+    work: Callable[[Callable[[int], object]], object], after: int | None
+) -> tuple[list[int], bool]:
+    """The steps that a child reported, and whether it was killed: by us after some, or by itself."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        write = os.write  # before anyone watches it
+        try:
+            work(lambda step: write(write_end, bytes([step])))
+        except BaseException:
+            write(write_end, bytes([FAILED]) + traceback.format_exc().encode())
+        os._exit(0)
+    os.close(write_end)
+    received = b""
+    with os.fdopen(read_end, "rb", buffering=0) as pipe:
+        while len(received) != after and (byte := pipe.read(1)):
+            received += byte
+        if after is not None:
+            os.kill(child, signal.SIGKILL)
+        received += pipe.read()
+    _, status = os.waitpid(child, 0)
+    steps, failed, text = received.partition(bytes([FAILED]))
+    assert not failed, text.decode()
+    return list(steps), os.WIFSIGNALED(status)
+
+
+def lives(
+    folder: Path, kind: str, settings: dict[str, Any], calls: int, chance: random.Random
+) -> Iterator[tuple[list[int], bool]]:
+    """One life after another, each but the last with a kill somewhere, as `chance` will."""
+    for _ in range(chance.choice((1, 1, 2, 3))):
+        if chance.random() < 0.5:
+            yield steps_until_killed(
+                lambda report: life(folder, kind, settings, report), chance.randrange(STEPS)
+            )
+        else:
+            at, before = chance.randint(1, calls), chance.random() < 0.5
+
+            def until(report: Callable[[int], object], at: int = at, before: bool = before) -> None:
+                DiskCalls(at, before)
+                life(folder, kind, settings, report)
+
+            yield steps_until_killed(until, None)
+    yield steps_until_killed(lambda report: life(folder, kind, settings, report), None)
+
+
+def check(point: int, name: str, folder: Path, ends: dict[str, End]) -> None:
+    kind = KINDS[point % len(KINDS)]
+    released: list[int] = []
+    chance = random.Random(f"{name} {point}")
+    killed = True
+    for steps, killed in lives(folder, kind, SETTINGS[name], ends[kind].calls, chance):
+        released += steps
+        spent = charged(folder / "ledger") if (folder / "ledger").exists() else 0
+        # A repeatable step that is made again is the same release.
+        assert spent >= len(set(released) if name == "repeatable" else released)
+        assert spent <= STEPS
+    assert not killed
+    assert charged(folder / "ledger") == STEPS
+    if name == "repeatable":
+        assert set(released) == set(range(STEPS))
+        end = torch.load(folder / "end", weights_only=True)
+        assert torch.equal(end, ends[kind].weights)
+
+
+@pytest.mark.parametrize("point", range(20))
+def test_a_killed_run_ends_with_the_same_bits(
+    point: int, tmp_path: Path, ends: dict[str, End]
+) -> None:
+    check(point, "repeatable", tmp_path, ends)
+
+
+@pytest.mark.parametrize("name", ["secure", "seeded"])
+@pytest.mark.parametrize("point", range(10))
+def test_a_killed_run_never_counts_less_than_it_released(
+    name: str, point: int, tmp_path: Path, ends: dict[str, End]
+) -> None:
+    check(point, name, tmp_path, ends)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(SETTINGS))
+@pytest.mark.parametrize("point", range(20, 220))
+def test_many_kills(name: str, point: int, tmp_path: Path, ends: dict[str, End]) -> None:
+    check(point, name, tmp_path, ends)
+
+
+def test_kills_by_the_disk_hit(tmp_path: Path, ends: dict[str, End]) -> None:
+    """The first and the last call to the disk, so that all between are within reach too."""
+    kind = KINDS[0]
+    for place, at in enumerate((1, ends[kind].calls)):
+        folder = tmp_path / str(place)
+        folder.mkdir()
+
+        def until(report: Callable[[int], object], at: int = at, folder: Path = folder) -> None:
+            DiskCalls(at)
+            life(folder, kind, SETTINGS["repeatable"], report)
+
+        steps, killed = steps_until_killed(until, None)
+        assert killed
+        assert len(steps) == (0 if place == 0 else STEPS)
+
+
+@pytest.mark.parametrize("name", ["repeatable", "secure"])
+def test_a_torn_line_costs_a_step_and_the_run_stays_within_its_budget(
+    name: str, tmp_path: Path, ends: dict[str, End]
+) -> None:
+    """Power fails while a charge is written: nobody knows whether its step was released."""
+    kind = KINDS[0]
+    steps_until_killed(lambda report: life(tmp_path, kind, SETTINGS[name], report), 5)
+    ledger = tmp_path / "ledger"
+    before = charged(ledger)
+    with ledger.open("ab") as file:
+        file.write(b'{"seq":99,"kind":"charge","of":0,"st')
+    steps, killed = steps_until_killed(
+        lambda report: life(tmp_path, kind, SETTINGS[name], report), None
+    )
+    assert not killed
+    assert charged(ledger) == STEPS
+    expected = STEPS - 1 if name == "repeatable" else STEPS - 1 - (before - before // 3 * 3)
+    made = max(steps) + 1 if steps else before // 3 * 3
+    assert made == expected
