@@ -1,4 +1,4 @@
-"""Plumbline trains PyTorch models with differential privacy and shows what clipping does to them."""
+"""Plumbline trains PyTorch models with differential privacy and shows what clipping does."""
 
 __version__ = "0.1.0.dev0"
 

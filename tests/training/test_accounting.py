@@ -312,7 +312,8 @@ def fail(*_: object) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("relation", "accountant"), [("add_remove", "pld"), ("replace_one", "pld"), ("add_remove", "rdp")]
+    ("relation", "accountant"),
+    [("add_remove", "pld"), ("replace_one", "pld"), ("add_remove", "rdp")],
 )
 def test_epsilon_during_a_run_is_never_below_the_exact_one(relation: str, accountant: str) -> None:
     budget = replace(BUDGET, steps=40)

@@ -23,7 +23,7 @@ class Clipping(ABC):
 
     @abstractmethod
     def factors(self, norms: Tensor) -> Tensor:
-        """The factor of each record, ``[B]``, from its norm, ``[B]``, finite and positive or zero."""
+        """The factor of each record, ``[B]``, from its norm, ``[B]``, finite and not negative."""
 
     def safe_factors(self, norms: Tensor, losses: Tensor) -> Tensor:
         """The factors, zero for a record whose norm or loss is not finite."""

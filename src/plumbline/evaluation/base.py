@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from plumbline.gradients import Perturbation, PerSampleGradients
+from plumbline.gradients import PerSampleGradients, Perturbation
 
 
 class Chunk(Protocol):

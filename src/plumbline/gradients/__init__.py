@@ -17,22 +17,25 @@ from plumbline.gradients.errors import (
 from plumbline.gradients.explain import Explanation, explain
 from plumbline.gradients.hessian import hvp
 from plumbline.gradients.kernels import KERNELS
-from plumbline.gradients.layers import (
-    attention,
-    bilinear,
-    blocks,
-    conv1d_hf,
-    convolution,
-    embedding,
-    embedding_bag,
-    general,
-    group_norm,
-    layer_norm,
-    linear,
-    recurrent,
-    repeated,
-    weight_norm,
-)
+from plumbline.gradients.layers import register_all
 from plumbline.gradients.per_sample import PerSampleGradients
 
+register_all()
 combine = PerSampleGradients.combine
+
+__all__ = [
+    "KERNELS",
+    "BatchDimensionError",
+    "CaptureError",
+    "EscapedParameterError",
+    "Explanation",
+    "LossError",
+    "PerSampleGradients",
+    "Perturbation",
+    "RecordsMixError",
+    "UnsupportedModelError",
+    "capture",
+    "combine",
+    "explain",
+    "hvp",
+]

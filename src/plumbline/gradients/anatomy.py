@@ -1,4 +1,4 @@
-"""A model's parts, collected in one walk: what is trainable, where it hangs, what cannot be done."""
+"""A model's parts, collected in one walk: what is trainable and where, what cannot be captured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Anatomy:
         parameters: The trainable parameters by name, tied ones once.
         holders: Each place where a trainable parameter hangs: the module's dictionary, its key
             there, and the parameter's name.
-        constants: The identities of buffers and frozen parameters, which are the same for every record.
+        constants: The identities of buffers and frozen parameters: the same for every record.
         recurrent: Attributes of recurrent modules, which keep a second list of their parameters.
         hooked: Attributes of modules with forward pre-hooks, which may store what they compute.
         signature: Which parameters are trainable and which modules are in training mode.

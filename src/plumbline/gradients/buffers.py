@@ -1,8 +1,8 @@
 """Large temporaries used again from step to step.
 
-A fresh allocation of some megabytes is mapped and zeroed by the operating system page by page, which
-can take longer than filling it. ``take`` hands out a block that nobody uses any more: one whose
-storage has no owner left but this table, views included, so a caller can never be surprised.
+A fresh allocation of some megabytes is mapped and zeroed by the operating system page by page,
+which can take longer than filling it. ``take`` hands out a block that nobody uses any more: one
+whose storage has no owner left but this table, views included, so a caller is never surprised.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ class Buffers:
     def __init__(self) -> None:
         self._blocks: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
 
-    def take(
-        self, shape: Sequence[int], dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
+    def take(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
         """An uninitialised tensor; its memory returns by itself when the last view is gone."""
         numel = math.prod(shape)
         if numel * dtype.itemsize < _SMALL:

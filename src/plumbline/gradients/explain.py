@@ -1,4 +1,4 @@
-"""``explain``: which kernel computes each layer's per-record gradients here, and what others cost."""
+"""``explain``: which kernel computes each layer's per-record gradients, and what others cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Choice:
     Attributes:
         parameter: Its name.
         shape: Its shape.
-        form: What is held for it: ``Outer`` (inputs and gradients of a linear layer), ``Convolved``,
+        form: What is held for it: ``Outer`` (a linear layer's inputs and gradients), ``Convolved``,
             ``Rows`` (of an embedding), ``Dense`` (the gradients themselves) ...
         kernel: The way chosen: ``keep`` (dense gradients, kept for the sum), ``stream`` (dense, a
             few records at a time), ``gram``, ``product`` (one position per record) ...

@@ -101,7 +101,7 @@ def _products(
             values.sum(), list(met.values()), create_graph=not forward, allow_unused=True
         )
         if forward:
-            second = [None if g is None else forward_ad.unpack_dual(g).tangent for g in first]
+            second = tuple(None if one is None else _parts(one)[1] for one in first)
         else:
             second = _differentiated(first, met, vectors)
         products = dict(zip(met, second, strict=True))
@@ -111,8 +111,14 @@ def _products(
             if product is None:
                 product = parameter.detach().new_zeros(()).expand(count, *parameter.shape)
             terms[name] = Dense(product.detach())
-        detached = forward_ad.unpack_dual(values).primal.detach()
+        detached = _parts(values)[0].detach()
     return PerSampleGradients(terms, count, detached)
+
+
+def _parts(dual: Tensor) -> tuple[Tensor, Tensor | None]:
+    """The value and the tangent of a tensor that was differentiated forward."""
+    value, tangent = forward_ad.unpack_dual(dual)  # type: ignore[no-untyped-call]
+    return value, tangent
 
 
 def _differentiated(

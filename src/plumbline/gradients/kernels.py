@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -53,7 +54,7 @@ class Kernels:
 
         ``finish`` is what will be done with the result later; its time counts in the measurement.
         """
-        name = self._chosen.get(key) or self._pinned.get(repr(key))
+        name = self._chosen.get(key) or self._pinned.get(repr(key)) or ""
         if name not in candidates:
             if self.measure and len(candidates) > 1:
                 return self._fastest(key, candidates, finish)
@@ -98,7 +99,7 @@ class Kernels:
             whole(candidate)  # warm-up: first touches of memory are not the kernel
         for _ in range(_ROUNDS):  # in turns, so that a busy machine disturbs them alike
             for name, candidate in candidates.items():
-                seconds[name] = min(seconds[name], _seconds(lambda c=candidate: whole(c)))
+                seconds[name] = min(seconds[name], _seconds(partial(whole, candidate)))
         name = min(seconds, key=lambda candidate: seconds[candidate])
         usual = next(iter(candidates))
         if seconds[usual] <= _CLEARLY * seconds[name]:

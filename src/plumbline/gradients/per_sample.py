@@ -11,6 +11,7 @@ records whose sums cancel are computed again in float64.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -118,7 +119,7 @@ class PerSampleGradients:
     def materialise(self) -> dict[str, Tensor]:
         """The dense gradients by parameter name, ``[B, *shape]``: for diagnostics and tests."""
         with torch.no_grad():
-            return {name: term.dense(0, self.records) for name, term in self._terms.items()}
+            return {name: term.all() for name, term in self._terms.items()}
 
     def select(self, index: Tensor) -> PerSampleGradients:
         """The gradients of records ``index``, in that order, repeats allowed."""
@@ -213,10 +214,10 @@ class PerSampleGradients:
     def _square(self, name: str, may_keep: bool) -> Tensor:
         term = self._terms[name]
         kernels: dict[str, Callable[[], tuple[Tensor, Term]]] = {
-            kernel: lambda run=run: (run(), term) for kernel, run in term.norm_kernels().items()
+            kernel: partial(_not_kept, run, term) for kernel, run in term.norm_kernels().items()
         }
         if may_keep:
-            kernels = {"keep": lambda: _kept(term), **kernels}
+            kernels = {"keep": partial(_kept, term), **kernels}
         if len(kernels) > 1 and term.records > 0:
             ones = torch.ones(term.records, dtype=term.dtype, device=term.device)
             squares, held = KERNELS.run(
@@ -227,6 +228,10 @@ class PerSampleGradients:
         squares, held = _guarded(squares, term, held)
         self._terms[name] = held
         return squares
+
+
+def _not_kept(norms: Callable[[], Tensor], term: Term) -> tuple[Tensor, Term]:
+    return norms(), term
 
 
 def _kept(term: Term) -> tuple[Tensor, Term]:

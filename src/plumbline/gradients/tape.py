@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -80,14 +81,15 @@ class Offset:
 
     @property
     def rank_one(self) -> tuple[Tensor, Tensor] | None:
-        """The offsets' factors ``[B, m]`` and ``[B, n]``, but for the scale, when they have rank one."""
+        """The offsets' factors ``[B, m]`` and ``[B, n]``, unscaled, when they have rank one."""
         return self._term.rank_one
 
     def scale_of(self, values: Tensor) -> Tensor | None:
         """The scale, when the offsets are ``values`` (``[B, m]``) times it: the same memory."""
-        term = self._term
-        same = isinstance(term, Dense) and term.values.data_ptr() == values.data_ptr()
-        return self.scale if same and term.values.shape == values.shape else None
+        held = self._term.values if isinstance(self._term, Dense) else None
+        if held is None or held.shape != values.shape or held.data_ptr() != values.data_ptr():
+            return None
+        return self.scale
 
     def dense(self) -> Tensor:
         """The offsets, ``[B, *shape]``."""
@@ -185,7 +187,8 @@ class Weight:
                 own = self.offset.moved(self.value)
             if self.tangent is not None:
                 leaf = own.detach().clone().requires_grad_()
-                own = forward_ad.make_dual(leaf, self.tangent.expand_as(own).contiguous())
+                tangent = self.tangent.expand_as(own).contiguous()
+                own = forward_ad.make_dual(leaf, tangent)  # type: ignore[no-untyped-call]
             elif not own.requires_grad:
                 own = own.detach().requires_grad_()
             self.own = self.tape.watch(own, lambda gradient: self.add(Dense(gradient)))
@@ -197,9 +200,9 @@ class Weight:
             return
         made = merge(self.terms)
         for root in self.roots:
-            root.add(Pulled(made, root.value.shape, lambda rows, root=root: self._pull(rows, root)))
+            root.add(Pulled(made, root.value.shape, partial(self._pull, root)))
 
-    def _pull(self, rows: Tensor, root: Weight) -> Tensor:
+    def _pull(self, root: Weight, rows: Tensor) -> Tensor:
         with quiet_vmap():
             (pulled,) = torch.autograd.grad(
                 self.graph,

@@ -120,7 +120,9 @@ class Term(ABC):
     def streamed_square_norms(self) -> Tensor:
         """Squared norms ``[B]`` from dense gradients made and dropped a few records at a time."""
         parts = [square_rows(self.dense(start, stop)) for start, stop in self.chunks()]
-        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.device)
+        return (
+            torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.device)
+        )
 
     def dot(self, direction: Tensor) -> Tensor:
         """``<g_i, direction>`` for every record, ``[B]``."""
@@ -130,7 +132,7 @@ class Term(ABC):
 
     def rows(self, index: Tensor) -> Tensor:
         """For a matrix-shaped parameter, rows ``index`` (``[B, T]``) of each record's gradient."""
-        return self._all()[torch.arange(self.records, device=index.device)[:, None], index]
+        return self.all()[torch.arange(self.records, device=index.device)[:, None], index]
 
     @property
     def rank_one(self) -> tuple[Tensor, Tensor] | None:
@@ -144,10 +146,11 @@ class Term(ABC):
 
     def applied(self, base: Tensor, inputs: Tensor, scale: Tensor) -> Tensor:
         """``base_it + scale_i g_i x_it`` for inputs ``[B, T, n]`` and base ``[B, T, m]``."""
-        own = self._all() * rows_like(scale, self._all())
+        own = self.all() * rows_like(scale, self.all())
         return torch.baddbmm(base, inputs, own.transpose(1, 2))
 
-    def _all(self) -> Tensor:
+    def all(self) -> Tensor:
+        """The dense gradients of all records, ``[B, *shape]``."""
         if self.records == 0:
             return torch.empty((0, *self.shape), dtype=self.dtype, device=self.device)
         return self.dense(0, self.records)
@@ -185,7 +188,7 @@ class Dense(Term):
     def joined(self, others: Sequence[Term]) -> Dense:
         total = self.values
         for other in others:
-            total = total + other._all()
+            total = total + other.all()
         return Dense(total)
 
     def pooled(self, index: Tensor, groups: int) -> Dense:
@@ -237,16 +240,16 @@ class Compound(Term):
     parts: Sequence[Term]
 
     def select(self, index: Tensor) -> Term:
-        return Dense(self._all()[index])
+        return Dense(self.all()[index])
 
     def scaled(self, coefficients: Tensor) -> Term:
-        return Dense(self._all()).scaled(coefficients)
+        return Dense(self.all()).scaled(coefficients)
 
     def joined(self, others: Sequence[Term]) -> Term:
-        return Dense(self._all()).joined(others)
+        return Dense(self.all()).joined(others)
 
     def pooled(self, index: Tensor, groups: int) -> Term:
-        return Dense(self._all()).pooled(index, groups)
+        return Dense(self.all()).pooled(index, groups)
 
     def slack(self) -> Tensor | None:
         slacks = [slack for part in self.parts if (slack := part.slack()) is not None]
@@ -322,9 +325,7 @@ class Pulled(Compound):
     is linear, so a weighted sum is pulled once.
     """
 
-    def __init__(
-        self, made: Term, shape: torch.Size, pull: Callable[[Tensor], Tensor]
-    ) -> None:
+    def __init__(self, made: Term, shape: torch.Size, pull: Callable[[Tensor], Tensor]) -> None:
         self.parts = [made]
         self.records = made.records
         self.shape = shape
@@ -356,7 +357,7 @@ class Patched(Compound):
         term, exact = self.parts
         rows = term.dense(start, stop, out)
         here = (self._index >= start) & (self._index < stop)
-        rows[self._index[here] - start] = exact._all()[here]
+        rows[self._index[here] - start] = exact.all()[here]
         return rows
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -409,7 +410,7 @@ class RowSquares:
 def square_rows(values: Tensor) -> Tensor:
     """Squared norm of each row of ``[B, ...]``, in float64: tiny gradients must not vanish."""
     rows = values.reshape(len(values), values.shape[1:].numel())
-    norms = torch.linalg.vector_norm(rows, dim=1).double()
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1).double()
     tiny = norms < _TINY
     if bool(tiny.any()):
         norms[tiny] = torch.linalg.vector_norm(rows[tiny].double(), dim=1)
@@ -465,7 +466,7 @@ def _sum_slack_of(squares: RowSquares, positions: int, dtype: torch.dtype) -> Te
 
 
 _ROUNDINGS = 8.0
-"""Roundings of a term's size that a blocked sum is taken to carry; a running sum of T has up to T."""
+"""Roundings of a term's size that a blocked sum is taken to carry; a running sum has up to T."""
 
 
 def running_slack(slack: Tensor, positions: int) -> Tensor:

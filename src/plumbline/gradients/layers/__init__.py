@@ -10,6 +10,8 @@ flows back into terms. Returning None asks for the general rule in ``general.py`
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -39,3 +41,9 @@ def handles(*functions: Any, rewrites: bool = False) -> Callable[[F], F]:
         return handler
 
     return register
+
+
+def register_all() -> None:
+    """Imports every file of this folder, which registers what it handles."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")

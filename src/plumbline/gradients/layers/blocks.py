@@ -95,7 +95,7 @@ class Stacked(Term):
 
     def block(self, start: int, stop: int) -> Term:
         """The gradients of rows ``start .. stop - 1`` alone."""
-        return self.blocks.get((start, stop)) or Dense(self._all()[:, start:stop])
+        return self.blocks.get((start, stop)) or Dense(self.all()[:, start:stop])
 
     @property
     def keepable(self) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,7 +91,7 @@ class Geometry:
 
 
 class Convolved(Term):
-    """Per-record weight gradients from inputs ``[B, c, ...]`` and what flowed back ``[B, p, ...]``."""
+    """Weight gradients from inputs ``[B, c, ...]`` and what flowed back, ``[B, p, ...]``."""
 
     def __init__(
         self,
@@ -114,7 +115,7 @@ class Convolved(Term):
         return KERNELS.run(
             key,
             {
-                name: lambda kernel=kernel: kernel(inputs, back, out)
+                name: partial(kernel, inputs, back, out)
                 for name, kernel in self._dense_kernels().items()
             },
         )
@@ -138,10 +139,10 @@ class Convolved(Term):
 
     def joined(self, others: Sequence[Term]) -> Dense:
         # Two images cannot be laid side by side without their borders mixing: add the gradients.
-        return Dense(self._all()).joined(others)
+        return Dense(self.all()).joined(others)
 
     def pooled(self, index: Tensor, groups: int) -> Dense:
-        return Dense(self._all()).pooled(index, groups)
+        return Dense(self.all()).pooled(index, groups)
 
     @property
     def positions(self) -> int:

@@ -53,9 +53,7 @@ def instance_norm(
 ) -> Tensor | None:
     """``F.instance_norm``: group normalisation with one group per channel."""
     if not use_input_stats and running_mean is not None and running_var is not None:
-        normal = F.instance_norm(
-            input, running_mean, running_var, None, None, False, momentum, eps
-        )
+        normal = F.instance_norm(input, running_mean, running_var, None, None, False, momentum, eps)
         return scale_and_shift(tape, normal, weight, bias, axis=1)
     if running_mean is not None:
         raise RecordsMixError(

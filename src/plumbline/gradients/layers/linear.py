@@ -157,9 +157,7 @@ class Outer(Term):
 
 
 @handles(F.linear)
-def linear(
-    tape: Tape, inputs: Tensor, weight: Tensor, bias: Tensor | None = None
-) -> Tensor | None:
+def linear(tape: Tape, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
     """``F.linear`` at each record's own weights, its gradients captured."""
     return affine(tape, inputs, weight, bias, transposed=False)
 
@@ -184,9 +182,15 @@ def affine(
     if known[0].offset is None:
         output = F.linear(inputs, weight_value.T if transposed else weight_value, bias_value)
     else:
-        rank_one = None if transposed or inputs.dim() > 2 else _rank_one(tape, inputs, w, b, bias_value)
-        output = rank_one if rank_one is not None else layout.from_records(
-            _perturbed(layout.to_records(inputs), weight, bias, tape, transposed), inputs
+        rank_one = (
+            None if transposed or inputs.dim() > 2 else _rank_one(tape, inputs, w, b, bias_value)
+        )
+        output = (
+            rank_one
+            if rank_one is not None
+            else layout.from_records(
+                _perturbed(layout.to_records(inputs), weight, bias, tape, transposed), inputs
+            )
         )
 
     def terms(gradient: Tensor) -> None:
@@ -229,7 +233,12 @@ def _rank_one(
     tape: Tape, inputs: Tensor, w: Weight | None, b: Weight | None, bias: Tensor | None
 ) -> Tensor | None:
     """The fused form, where every record has one position and bias and weight move together."""
-    if tape.checked or w is None or w.offset is None or torch.is_autocast_enabled(inputs.device.type):
+    if (
+        tape.checked
+        or w is None
+        or w.offset is None
+        or torch.is_autocast_enabled(inputs.device.type)
+    ):
         return None
     outer = w.offset.rank_one
     if outer is None:

@@ -32,9 +32,7 @@ def scale_and_shift(
         own = tape.weight(parameter)
         values = own.per_record() if own else parameter[None]
         trailing = normal.dim() - axis - parameter.dim()
-        values = values.reshape(
-            len(values), *(1,) * (axis - 1), *parameter.shape, *(1,) * trailing
-        )
+        values = values.reshape(len(values), *(1,) * (axis - 1), *parameter.shape, *(1,) * trailing)
         if layout.where == "second":
             values = values.transpose(0, 1)
         output = output * values if multiply else output + values
