@@ -1,4 +1,4 @@
-"""A tiny private run, built the same way every time, for the tests of checkpoints and accounting."""
+"""A tiny private run, built the same way every time, for tests of checkpoints and accounting."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -12,6 +12,7 @@ import torch
 
 import plumbline
 from plumbline import Budget, Ledger
+from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.ledger import LedgerDamaged, NoiseReuse
 from plumbline.training import CheckpointError, CheckpointMismatch
 from plumbline.training.checkpoint_file import PRIVATE_MARK
@@ -113,10 +114,12 @@ def test_noise_at_another_scale_counts_as_other_inputs(tmp_path: Path) -> None:
 
 
 def test_the_choice_of_kernels_is_stored_and_taken_up(path: Path) -> None:
-    from plumbline.gradients.kernels import KERNELS
-
-    saved(path, Run(settings=REPEATABLE))
+    run = Run(settings=REPEATABLE)
+    private = run.train(run.make(), 2)
+    KERNELS.run(("a shape",), {"one": lambda: 1, "other": lambda: 2})
+    private.save(path)
     stored = torch.load(path, weights_only=True)["kernels"]
+    assert stored[repr(("a shape",))] == "one"
     KERNELS.forget()
     run = Run(settings=REPEATABLE)
     private = run.resume(path)

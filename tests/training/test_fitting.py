@@ -149,13 +149,12 @@ class TestCallbacks:
         def fails(_: pl.Private, info: StepInfo) -> None:
             raise OSError("disk full")
 
-        mine = private()
-        threads = threading.active_count()
+        mine, shown = private(), console()
         with pytest.raises(OSError, match="disk full"):
-            mine.fit([fails], progress=console())
-        mine.close()
-        assert threading.active_count() <= threads  # the display's own thread has ended
+            mine.fit([fails], progress=shown)
         assert mine.steps_done == 1
+        hide, show = "\x1b[?25l", "\x1b[?25h"  # the cursor, while there are bars
+        assert written(shown).count(hide) == written(shown).count(show) <= 1
 
     def test_what_cannot_be_called_is_refused(self) -> None:
         with pytest.raises(TypeError, match=r"of type int is neither a function.*after_step"):
@@ -305,9 +304,14 @@ class TestMetrics:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            private(model).fit(progress=False, metrics={"metric": metric})
+            private(model).fit(progress=plain(), metrics={"metric": metric})
         assert all(module.training for module in model.modules())
         assert torch.is_grad_enabled()
+
+    def test_are_not_taken_when_nothing_is_shown(self) -> None:
+        calls: list[int] = []
+        private().fit(progress=False, metrics={"metric": lambda _: calls.append(1) or 0.0})
+        assert calls == []
 
 
 class TestWhere:

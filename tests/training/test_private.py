@@ -4,6 +4,7 @@ import copy
 import json
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from torch import Tensor, nn
@@ -251,6 +252,27 @@ class TestTheStep:
         for name, value in model.state_dict().items():
             assert torch.equal(value, before[name]), name
 
+    def test_isolation_is_tested_until_a_batch_can_tell(self) -> None:
+        """The first batch's records are all alike, so that mixing them changes nothing."""
+
+        class Mixing(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.embedding = nn.Embedding(3, 2)
+
+            def forward(self, x: Tensor) -> Tensor:
+                values = self.embedding(x)
+                return values * values.sum()
+
+        batches = run(private())
+        late = next(i for i in batches[1].tolist() if i not in batches[0])
+        x = torch.zeros(RECORDS, dtype=torch.long)
+        x[late] = 1
+        mine = private(Mixing(), (x, torch.zeros(RECORDS, dtype=torch.long)))
+        with pytest.raises(RecordsMixError, match=r"the model itself \(Mixing\)"):
+            run(mine)
+        assert mine.steps_done == 1
+
 
 class TestChunks:
     @pytest.mark.parametrize("most", [1, 3, 7, 1000])
@@ -484,6 +506,19 @@ class TestDataSets:
         before = weights(model)
         run(private(model, {"x": x, "labels": y}))
         assert not torch.equal(weights(model), before)
+
+    def test_a_hugging_face_data_set_trains_alike(self) -> None:
+        class Named(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                return super().forward(x)
+
+        x, y = data()
+        table = datasets.Dataset.from_dict({"x": x.tolist(), "labels": y.tolist()})
+        models = [Named(6, 2), Named(6, 2)]
+        models[1].load_state_dict(models[0].state_dict())
+        run(private(models[0], table.with_format("torch")))
+        run(private(models[1], {"x": x, "labels": y}))
+        assert torch.equal(weights(models[0]), weights(models[1]))
 
     def test_a_data_set_read_record_by_record_gives_the_same(self) -> None:
         models = network(), network()

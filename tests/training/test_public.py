@@ -59,6 +59,20 @@ def test_batches_come_in_shuffled_epochs_of_their_own() -> None:
     assert not torch.equal(torch.cat([other.indices(step) for step in range(3)]), torch.cat(epoch))
 
 
+def test_its_randomness_is_under_its_own_domain() -> None:
+    asked: list[str] = []
+
+    class Watched(SeededSource):
+        def stream(self, domain: str, *position: int, start: int = 0) -> Any:
+            asked.append(domain)
+            return super().stream(domain, *position, start=start)
+
+    watched = PublicStream(PublicData(data(10), batch_size=4), per_record(LOSS), Watched(7))
+    watched.indices(0)
+    watched.indices(3)
+    assert asked == ["public", "public"]
+
+
 def test_the_private_batches_are_as_without() -> None:
     with_public = run(private(public=PublicData(data(8), batch_size=3)))
     without = run(private())

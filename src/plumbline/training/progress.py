@@ -63,7 +63,10 @@ class Display(ABC):
 
 
 class Silence(Display):
-    """Shows nothing."""
+    """Shows nothing, so that no reading is worth its cost."""
+
+    def is_due(self, step: int, beats: int = _LINES) -> bool:
+        return False
 
     def update(self, step: int, epsilon: float, readings: Mapping[str, float]) -> None:
         pass
