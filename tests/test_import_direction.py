@@ -21,8 +21,8 @@ ALLOWED: dict[str, set[str]] = {
     "gradients": set(),
     "mechanism": set(),
     "sampling": {"mechanism"},  # a sampler emits the event that is accounted
-    "clipping": {"mechanism"},  # a strategy asks questions
-    "evaluation": {"gradients", "clipping", "mechanism"},
+    "clipping": set(),
+    "evaluation": {"gradients", "clipping", "mechanism"},  # a rule may ask questions of its own
     # the step
     "training": STAGES,
     "methods": {"evaluation", "clipping", "mechanism"},
