@@ -40,9 +40,11 @@ class DPSGD:
     def _release(self, gradients: PerSampleGradients) -> None:
         clip = self.settings.clip
         clipped = gradients.sum((clip / gradients.norms()).clamp(max=1.0))
-        for name, p in self.named.items():
-            noise = torch.randn_like(p).mul_(self.settings.noise_multiplier * clip)
-            p.grad = noise.add_(clipped[name]).div_(len(self.y))
+        noise = torch.randn(sum(p.numel() for p in self.named.values()))
+        noise.mul_(self.settings.noise_multiplier * clip)
+        parts = noise.split([p.numel() for p in self.named.values()])
+        for (name, p), part in zip(self.named.items(), parts, strict=True):
+            p.grad = part.view_as(p).add_(clipped[name]).div_(len(self.y))
         self.optimizer.step()
 
 

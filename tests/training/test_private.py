@@ -526,3 +526,10 @@ class TestDataSets:
         run(private(models[0], (x, y)))
         run(private(models[1], [(x[i], y[i]) for i in range(RECORDS)]))
         torch.testing.assert_close(weights(models[0]), weights(models[1]), **ROUNDING)
+
+
+def test_a_batch_that_is_passed_over_is_refused() -> None:
+    batches = iter(private(network()))
+    next(batches)
+    with pytest.raises(BatchRefused, match=r"passed over.*break"):
+        next(batches)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,16 +62,17 @@ class _Seen:
         if module._compiled_call_impl is not None:
             return False
         children, parameters = module._modules, module._parameters
-        return (
-            len(children) == len(self._children)
-            and len(parameters) == len(self._parameters)
-            and all(map(operator.is_, children.values(), self._children))
-            and all(map(operator.is_, parameters.values(), self._parameters))
-            and all(
-                p is None or p.requires_grad == trainable
-                for p, trainable in zip(self._parameters, self._trainable, strict=True)
-            )
-        )
+        if len(children) != len(self._children) or len(parameters) != len(self._parameters):
+            return False
+        for child, known in zip(children.values(), self._children, strict=True):
+            if child is not known:
+                return False
+        for parameter, one, trainable in zip(
+            parameters.values(), self._parameters, self._trainable, strict=True
+        ):
+            if parameter is not one or (one is not None and one.requires_grad != trainable):
+                return False
+        return True
 
 
 def anatomy_of(model: nn.Module) -> Anatomy:

@@ -34,6 +34,9 @@ _CANCELLED = 5e-5
 _RELEASED = 1e-3
 """The same where gradients are not kept: a norm is over-stated by at most this."""
 
+_TINY = 1e-15
+"""Norms below this may have lost terms whose squares vanish in float32."""
+
 _SUMMED = 16
 """Unit roundoffs added to every norm: the rounding of its sum of squares."""
 
@@ -64,8 +67,7 @@ class PerSampleGradients:
 
     def norms(self) -> Tensor:
         """Each record's L2 norm over all parameters, ``[B]``, never under-stated."""
-        squares = list(self.square_norms().values())
-        return torch.stack(squares).sum(0).sqrt().to(self.dtype)
+        return self._total().sqrt().to(self.dtype)
 
     def square_norms(self) -> dict[str, Tensor]:
         """Each record's squared norm by parameter, ``[B]`` float64 each, never under-stated."""
@@ -73,6 +75,7 @@ class PerSampleGradients:
             with torch.no_grad():
                 keep = self.keepable()
                 self._squares = {name: self._square(name, name in keep) for name in self._terms}
+                self._recompute_tiny()
         return self._squares
 
     def sum(self, weights: Tensor | None = None) -> dict[str, Tensor]:
@@ -184,6 +187,23 @@ class PerSampleGradients:
         """One parameter's gradients, in the form in which they are held."""
         return self._terms[name]
 
+    def _total(self) -> Tensor:
+        """Each record's squared norm, ``[B]`` float64, with the rounding of the sums of squares."""
+        total = torch.stack(list(self.square_norms().values())).sum(0)
+        return total * (1 + 2 * _SUMMED * unit_roundoff(self.dtype))
+
+    def _recompute_tiny(self) -> None:
+        """In float64 where squares may have vanished in float32: only normalising notices."""
+        assert self._squares is not None
+        total = torch.stack(list(self._squares.values())).sum(0)
+        tiny = total < _TINY**2
+        if bool(tiny.any()):
+            index = tiny.nonzero()[:, 0]
+            for name, term in self._terms.items():
+                exact = term.select(index).double()
+                if exact is not None:
+                    self._squares[name][index] = exact.streamed_square_norms()
+
     def _scaled(self, coefficient: float | Tensor) -> dict[str, Term]:
         if isinstance(coefficient, int | float) and coefficient == 1:
             return self._terms
@@ -242,7 +262,7 @@ def _kept(term: Term) -> tuple[Tensor, Term]:
         squares.append(square_rows(rows))
         if rows.data_ptr() != values[start:stop].data_ptr():
             values[start:stop] = rows
-    return torch.cat(squares), Dense(values)
+    return torch.cat(squares) if squares else square_rows(values), Dense(values)
 
 
 def _guarded(squares: Tensor, term: Term, held: Term) -> tuple[Tensor, Term]:
@@ -251,10 +271,10 @@ def _guarded(squares: Tensor, term: Term, held: Term) -> tuple[Tensor, Term]:
     What is kept is what will be released, so its rounding only has to be told from the truth. What
     is computed again for the sum may round otherwise, and every time the same way.
     """
-    norms = squares.sqrt() * (1 + _SUMMED * unit_roundoff(term.dtype))
     slack = term.slack()
     if slack is None:
-        return norms.square(), held
+        return squares, held
+    norms = squares.sqrt()
     kept = isinstance(held, Dense)
     if not kept:
         slack = running_slack(slack, term.positions)
@@ -263,7 +283,7 @@ def _guarded(squares: Tensor, term: Term, held: Term) -> tuple[Tensor, Term]:
         index = (cancelled & torch.isfinite(slack) & (slack > 0)).nonzero()[:, 0]
         exact = term.select(index).double() if held is not term or not kept else None
         if exact is not None and len(index):
-            norms[index] = exact.streamed_square_norms().sqrt() * (1 + _SUMMED * 2**-24)
+            norms[index] = exact.streamed_square_norms().sqrt()
             slack = slack.index_fill(0, index, 0)
             rows = exact.dense(0, len(index)).to(term.dtype)
             if isinstance(held, Dense):

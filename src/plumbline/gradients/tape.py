@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from plumbline.gradients.buffers import BUFFERS
 from plumbline.gradients.errors import (
@@ -259,7 +259,6 @@ class Tape:
         self._terms: list[Callable[[Tensor], None]] = []
         self._read: list[tuple[Tensor, int]] = []
         self._recording = True
-        self._anchor = torch.zeros((), requires_grad=True)
 
     @property
     def records(self) -> int:
@@ -301,6 +300,8 @@ class Tape:
             weight: For the memory of earlier captures, and for messages.
             leading: How many leading dimensions may count records.
         """
+        if tensor.requires_grad and leading == 1 and tensor.shape[0] == self._records:
+            return Layout("first", self._records)  # nothing else is possible
         if id(tensor) in self.constants or leading == 0:
             return None
         answered = self._answered.get(id(tensor))
@@ -347,9 +348,13 @@ class Tape:
         if output._is_view():
             output = output.clone()  # an in-place operation on a view would move the edge
         if not output.requires_grad:
-            output = _Anchor.apply(output, self._anchor)  # type: ignore[no-untyped-call]
+            anchor = torch.zeros((), requires_grad=True)
+            output = _Anchor.apply(output, anchor)  # type: ignore[no-untyped-call]
         if self._recording:
-            self._edges.append(get_gradient_edge(output))
+            node = output.grad_fn
+            self._edges.append(
+                get_gradient_edge(output) if node is None else GradientEdge(node, output.output_nr)
+            )
             self._terms.append(terms)
             if reads is not None:
                 self._read.append((reads, reads._version))

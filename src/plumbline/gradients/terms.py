@@ -408,16 +408,10 @@ class RowSquares:
 
 
 def square_rows(values: Tensor) -> Tensor:
-    """Squared norm of each row of ``[B, ...]``, in float64: tiny gradients must not vanish."""
+    """Squared norm of each row of ``[B, ...]``, in float64: the square of a tiny norm is there."""
     rows = values.reshape(len(values), values.shape[1:].numel())
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1).double()
-    tiny = norms < _TINY
-    if bool(tiny.any()):
-        norms[tiny] = torch.linalg.vector_norm(rows[tiny].double(), dim=1)
-    return norms.square()
-
-
-_TINY = 1e-15
+    squares: Tensor = torch.linalg.vector_norm(rows, dim=1).double().square_()
+    return squares
 
 
 def grouped_positions(index: Tensor, groups: int) -> tuple[Tensor, int]:

@@ -32,7 +32,7 @@ class Tracked(torch.Tensor):
     @staticmethod
     def of(weight: Weight) -> Tracked:
         """The tensor that stands for ``weight``."""
-        tracked: Tracked = torch.Tensor._make_subclass(Tracked, weight.value.detach(), True)
+        tracked: Tracked = torch.Tensor._make_subclass(Tracked, weight.value, True)
         tracked._weight = weight
         return tracked
 
@@ -46,19 +46,19 @@ class Tracked(torch.Tensor):
     ) -> Any:
         """Passes a function that meets tracked tensors to its layer file, or the general rule."""
         kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
+        handler = HANDLERS.get(func)
+        name = "" if handler is not None else getattr(func, "__name__", "")
         if name == "__get__":
             return _property(func, args)
-        with torch._C.DisableTorchFunctionSubclass():
-            if name in _ABOUT:
+        if name in _ABOUT:
+            with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-            if name == "detach":
-                return args[0]._weight.value.detach()
+        if name == "detach":
+            return args[0]._weight.value.detach()
         weight = _any_weight(args) or _any_weight(tuple(kwargs.values()))
         if weight is None:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        handler = HANDLERS.get(func)
         if handler is not None and (not weight.tape.dense or func in REWRITES):
             result = handler(weight.tape, *args, **kwargs)
             if result is not None:

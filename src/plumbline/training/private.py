@@ -109,12 +109,19 @@ class Private:
         return max(0, self.stop - self.steps_done)
 
     def __iter__(self) -> Iterator[PrivateBatch]:
-        """The batches of the remaining steps; a batch that was not stepped on is drawn again."""
+        """The batches of the remaining steps, each to be stepped on.
+
+        After a ``break``, a new loop begins with the batch that was not stepped on.
+        """
         while self.steps_done < self.stop:
             before = self.steps_done
             yield self._draw()
-            if self.steps_done == before and self._pending is None:
-                return
+            if self.steps_done == before:
+                raise BatchRefused(
+                    f"The batch of step {before} was passed over without private.step(batch). A "
+                    "step's batch, empty or not, is part of what is accounted: step on every "
+                    "batch, or leave the loop with break and start it again later."
+                )
 
     @property
     def seeded(self) -> bool:

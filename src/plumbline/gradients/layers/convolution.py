@@ -333,10 +333,13 @@ def _outputs(
     def unfold() -> Tensor:
         kernel = weight.shape[-inputs.dim() + 2 :]
         positions = geometry.positions(inputs, kernel)
-        rows = weight.flatten(-inputs.dim() + 1)
-        output = torch.matmul(rows, geometry.windows(inputs, kernel, positions))
-        output = output.view(len(inputs), -1, *positions)
-        return output if bias is None else output.add_(bias.view(-1, *(1,) * len(positions)))
+        rows = weight.flatten(-inputs.dim() + 1).expand(len(inputs), -1, -1)
+        windows = geometry.windows(inputs, kernel, positions)
+        if bias is None:
+            output = torch.bmm(rows, windows)
+        else:
+            output = torch.baddbmm(bias[None, :, None], rows, windows)
+        return output.view(len(inputs), -1, *positions)
 
     # A first layer of few channels: the library's kernels are made for many.
     key = ("forward", tuple(inputs.shape[1:]), tuple(weight.shape[-inputs.dim() :]), geometry, own,

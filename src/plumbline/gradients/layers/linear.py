@@ -180,24 +180,29 @@ def affine(
     weight_value = w.value if w else weight
     bias_value = b.value if b else bias
     if known[0].offset is None:
-        output = F.linear(inputs, weight_value.T if transposed else weight_value, bias_value)
+        # With their graph: the output then has an edge to ask for. The weights' own gradients are
+        # not asked for, so nobody computes them.
+        matrix, shift = w.graph if w else weight, b.graph if b else bias
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        output = F.linear(rows, matrix.T if transposed else matrix, shift)
     else:
-        rank_one = (
-            None if transposed or inputs.dim() > 2 else _rank_one(tape, inputs, w, b, bias_value)
-        )
-        output = (
-            rank_one
-            if rank_one is not None
-            else layout.from_records(
-                _perturbed(layout.to_records(inputs), weight, bias, tape, transposed), inputs
-            )
-        )
+        rank_one = None
+        if inputs.dim() == 2 and not transposed:
+            rank_one = _rank_one(tape, inputs, w, b, bias_value)
+        if rank_one is not None:
+            output = rank_one
+        else:
+            own = _perturbed(layout.to_records(inputs), weight, bias, tape, transposed)
+            output = layout.from_records(own, inputs)
+    shape = (*inputs.shape[:-1], output.shape[-1])
 
     def terms(gradient: Tensor) -> None:
-        back = layout.to_records(gradient).to(weight_value.dtype)
+        back = layout.to_records(gradient.view(shape))
+        back = back if back.dtype == weight_value.dtype else back.to(weight_value.dtype)
         squares = RowSquares(back)
         if w is not None:
-            into = layout.to_records(inputs).to(weight_value.dtype)
+            into = layout.to_records(inputs.detach())
+            into = into if into.dtype == weight_value.dtype else into.to(weight_value.dtype)
             if transposed:
                 w.add(Outer(into, back, right_squares=squares))
             else:
@@ -205,7 +210,8 @@ def affine(
         if b is not None:
             b.add(Dense.summed(back, (1,), squares))
 
-    return tape.watch(output, terms, reads=inputs)
+    output = tape.watch(output, terms, reads=inputs)
+    return output if output.shape == shape else output.view(shape)
 
 
 def _perturbed(
