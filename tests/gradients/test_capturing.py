@@ -828,3 +828,47 @@ class TestAt:
         )
         for name, rows in truth.items():
             torch.testing.assert_close(found[name], rows, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["plain", "parametrised", "raw", "attention"])
+def test_gradients_die_with_their_last_reference(kind: str) -> None:
+    """A cycle would keep every step's memory until the garbage collector happens to run."""
+
+    class Raw(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x * self.scale)
+
+    models = {
+        "plain": lambda: nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)),
+        "parametrised": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)),
+        "raw": Raw,
+        "attention": lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),
+    }
+    model = models[kind]()
+    x = torch.randn(5, 2, 4 if kind == "attention" else 3)
+
+    def losses() -> Tensor:
+        return model(x).square().sum((1, 2))
+
+    capture(model, losses)
+    gc.collect()
+    gc.disable()
+    try:
+        first = capture(model, losses)
+        second = capture(model, losses, at=Perturbation(first, 0.01))
+        norms = second.norms()
+        gone = [
+            weakref.ref(gradients.term(name))
+            for gradients in (first, second)
+            for name in first.names
+        ]
+        del first, second
+        assert norms.shape == (5,)
+        assert all(reference() is None for reference in gone)
+    finally:
+        gc.enable()

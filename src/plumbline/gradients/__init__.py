@@ -5,6 +5,7 @@ norms, weighted sums, inner products, combinations and pools are cheap operation
 of privacy.
 """
 
+from plumbline.gradients.buffers import release_memory
 from plumbline.gradients.capturing import Perturbation, capture
 from plumbline.gradients.errors import (
     BatchDimensionError,
@@ -38,4 +39,5 @@ __all__ = [
     "combine",
     "explain",
     "hvp",
+    "release_memory",
 ]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.gradients.anatomy import Anatomy, anatomy_of
+from plumbline.gradients.buffers import keep_freed_memory
 from plumbline.gradients.checking import Difference, Probe
 from plumbline.gradients.errors import (
     CaptureError,
@@ -28,7 +29,7 @@ from plumbline.gradients.per_sample import PerSampleGradients
 from plumbline.gradients.readings import Readings
 from plumbline.gradients.substitution import substituted
 from plumbline.gradients.tape import Offset, Tape, Weight
-from plumbline.gradients.terms import Dense, Term, merge
+from plumbline.gradients.terms import Dense, Term
 from plumbline.gradients.tracked import Tracked
 
 
@@ -91,6 +92,7 @@ def capture(
         CaptureError: With the reason and the remedy, when per-record gradients are not defined
             or cannot be had.
     """
+    keep_freed_memory()
     anatomy = anatomy_of(model)
     _refuse_misfit(at, anatomy.parameters)
     task = _Task(model, anatomy, losses, at, history_of(model), torch.get_rng_state())
@@ -196,7 +198,7 @@ class _Run:
         self.compared = probe is not None
         with torch.no_grad():
             self.terms = {
-                name: merge(weight.terms) if weight.terms else _absent(weight.value, self.records)
+                name: weight.taken() or _absent(weight.value.detach(), self.records)
                 for name, weight in weights.items()
             }
             if probe is not None:

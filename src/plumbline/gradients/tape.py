@@ -133,7 +133,6 @@ class Weight:
         value: What the layer files compute with; detached, except while the capture is checked
             against autograd.
         offset: Each record's own offset, when the capture is perturbed.
-        roots: The parameters that it was computed from (itself, for a parameter).
         tangent: The direction in which per-record values are differentiated forward, if any.
     """
 
@@ -142,7 +141,7 @@ class Weight:
         self.name = name
         self.offset = offset
         self.terms: list[Term] = []
-        self.roots: tuple[Weight, ...] = (self,)
+        self._roots: tuple[Weight, ...] = ()
         self.own: Tensor | None = None  # per-record values, once somebody asked for them
         self.tangent: Tensor | None = None
         self._graph: Tensor | None = None
@@ -158,7 +157,7 @@ class Weight:
         weight.name = " and ".join(root.name for root in roots)
         weight.offset = None
         weight.terms = []
-        weight.roots = roots
+        weight._roots = roots
         weight.own = own
         weight.tangent = None
         weight._graph = graph
@@ -166,6 +165,11 @@ class Weight:
         if own is None:
             weight.tape.made.append(weight)
         return weight
+
+    @property
+    def roots(self) -> tuple[Weight, ...]:
+        """The parameters that it was computed from (itself, for a parameter)."""
+        return self._roots or (self,)  # not stored: a cycle would keep the gradients' memory
 
     @property
     def graph(self) -> Tensor:
@@ -194,11 +198,16 @@ class Weight:
             self.own = self.tape.watch(own, lambda gradient: self.add(Dense(gradient)))
         return self.own
 
+    def taken(self) -> Term | None:
+        """The gradients noted, as one term, and no longer held here; None without any."""
+        terms, self.terms = self.terms, []
+        return merge(terms) if terms else None
+
     def settle(self) -> None:
         """Carries the gradients of a made weight to the parameters it was made from."""
-        if not self.terms:
+        made = self.taken()
+        if made is None:
             return
-        made = merge(self.terms)
         for root in self.roots:
             root.add(Pulled(made, root.value.shape, partial(self._pull, root)))
 
@@ -380,8 +389,8 @@ class Tape:
             for gradient, terms in zip(gradients, self._terms, strict=True):
                 if gradient is not None:
                     terms(gradient)
-        for weight in reversed(self.made):
-            weight.settle()
+        while self.made:
+            self.made.pop().settle()
         self._terms.clear()
         self._edges.clear()
         self._read.clear()

@@ -142,9 +142,10 @@ class Block(Weight):
         return block
 
     def settle(self) -> None:
-        if self.terms:
+        noted = self.taken()
+        if noted is not None:
             (packed,) = self.roots
-            packed.add(Stacked({self.rows: merge(self.terms)}, packed.value.shape))
+            packed.add(Stacked({self.rows: noted}, packed.value.shape))
 
 
 @handles(torch.split, Tensor.split, rewrites=True)
