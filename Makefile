@@ -48,6 +48,7 @@ lint: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks.overhead
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m mkdocs build --strict

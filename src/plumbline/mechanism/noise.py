@@ -71,23 +71,32 @@ def add_noise(
     step = math.ldexp(std, -GRID_BITS)
     if std > 0 and step < 2.0**-1000:
         raise ValueError(f"std is {std}, too small for float64; rescale what is released")
-    result: dict[str, torch.Tensor] = {}
-    start = 0
-    for name, tensor in value.items():
-        part = noise[start : start + tensor.numel()].view(tensor.shape)
-        start += tensor.numel()
-        # Not every device has float64 (Apple's GPU has not).
-        device = torch.device("cpu") if tensor.device.type == "mps" else tensor.device
-        total = tensor.detach().to(device=device, dtype=torch.float64, copy=True)
-        if not math.isfinite(total.sum().item()):
-            raise ValueError(
-                f"{name!r} holds a value that is not finite, which noise cannot cover; records "
-                "with such gradients must be masked to zero before they are summed"
-            )
-        if std > 0:
-            total.div_(step).round_().add_(part.to(device), alpha=2.0**GRID_BITS).mul_(step)
-        result[name] = total.to(device=tensor.device, dtype=tensor.dtype)
-    return result
+    # One vector for all tensors: a network has many small ones, and each call costs more than they.
+    total = torch.cat([_float64(tensor).reshape(-1) for tensor in value.values()])
+    if not math.isfinite(total.sum().item()):
+        raise _not_finite(value)
+    if std > 0:
+        total.div_(step).round_().add_(noise.to(total.device), alpha=2.0**GRID_BITS).mul_(step)
+    parts = torch.split(total, [tensor.numel() for tensor in value.values()])
+    return {
+        name: part.view(tensor.shape).to(device=tensor.device, dtype=tensor.dtype)
+        for (name, tensor), part in zip(value.items(), parts, strict=True)
+    }
+
+
+def _float64(tensor: torch.Tensor) -> torch.Tensor:
+    # Not every device has float64 (Apple's GPU has not).
+    device = torch.device("cpu") if tensor.device.type == "mps" else tensor.device
+    return tensor.detach().to(device=device, dtype=torch.float64)
+
+
+def _not_finite(value: Mapping[str, torch.Tensor]) -> ValueError:
+    bad = [name for name, tensor in value.items() if not torch.isfinite(tensor).all()]
+    names = ", ".join(repr(name) for name in bad) or "the sum of the values"
+    return ValueError(
+        f"{names} holds a value that is not finite, which noise cannot cover; records with such "
+        "gradients must be masked to zero before they are summed"
+    )
 
 
 def rounding_sensitivity(std: float, numel: int) -> float:

@@ -41,7 +41,7 @@ class TensorRecords(Records):
         return self._length
 
     def fetch(self, index: Tensor) -> Any:
-        return tree_map(lambda tensor: tensor[index.to(tensor.device)], self._data)
+        return tree_map(lambda tensor: tensor.index_select(0, index.to(tensor.device)), self._data)
 
 
 class MappedRecords(Records):
