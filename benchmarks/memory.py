@@ -3,11 +3,13 @@
 What is measured: the highest resident memory during a step, minus the resident memory of a
 process in which everything but the batch has already happened. In order:
 
-1. The allocator is told to give every block of 64 KiB or more a mapping of its own, which goes
-   back to the system when it is freed. Without this, glibc keeps freed memory and a step's demand
-   disappears in the leftovers of the step before.
-2. A twin of the contestant takes steps on four records: libraries, thread stacks and code are
-   loaded. The contestant itself is built (jax compiles here) and the twin dropped.
+1. A twin of the contestant takes steps on four records: libraries, thread stacks and code are
+   loaded.
+2. The allocator is told to give every block of 64 KiB or more a mapping of its own, which goes
+   back to the system when it is freed. Without this, glibc keeps freed memory (and Plumbline asks
+   it to), and a step's demand disappears in the leftovers of the step before: what is compared is
+   memory in use, not memory kept. The contestant itself is built (jax compiles here) and the twin
+   dropped.
 3. Baseline: resident memory now. Weights and batch are in it, gradients are not.
 4. The contestant takes a few full steps, so that compiled code and measured kernels have settled.
    What it *keeps* between steps (gradients, buffers) counts as extra, since the baseline is older.
@@ -66,10 +68,10 @@ def measure_here(model: str, contestant: str) -> float:
 
     workload, entry = WORKLOADS[model], ENTRIES[contestant]
     twin = entry.build(workload, Settings(), SMALL_BATCH)
-    for name, value in ((M_MMAP_THRESHOLD, 64 * 1024), (M_TRIM_THRESHOLD, 64 * 1024)):
-        libc.mallopt(name, value)  # after the imports: one of them may have its own opinion
     for _ in range(WARM_UP):
         twin.step()
+    for name, value in ((M_MMAP_THRESHOLD, 64 * 1024), (M_TRIM_THRESHOLD, 64 * 1024)):
+        libc.mallopt(name, value)  # after the first steps: a contestant may have its own opinion
     runner = entry.build(workload, Settings())
     del twin
     _tidy(libc)

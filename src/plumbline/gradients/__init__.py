@@ -5,7 +5,7 @@ norms, weighted sums, inner products, combinations and pools are cheap operation
 of privacy.
 """
 
-from plumbline.gradients.buffers import release_memory
+from plumbline.gradients.allocator import release_memory
 from plumbline.gradients.capturing import Perturbation, capture
 from plumbline.gradients.errors import (
     BatchDimensionError,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from plumbline.gradients.allocator import keep_freed_memory
 from plumbline.gradients.anatomy import Anatomy, anatomy_of
-from plumbline.gradients.buffers import keep_freed_memory
 from plumbline.gradients.checking import Difference, Probe
 from plumbline.gradients.errors import (
     CaptureError,

@@ -16,7 +16,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from plumbline.gradients.buffers import BUFFERS
 from plumbline.gradients.kernels import KERNELS
 from plumbline.gradients.terms import (
     Dense,
@@ -255,7 +254,7 @@ def _not_kept(norms: Callable[[], Tensor], term: Term) -> tuple[Tensor, Term]:
 
 
 def _kept(term: Term) -> tuple[Tensor, Term]:
-    values = BUFFERS.take((term.records, *term.shape), term.dtype, term.device)
+    values = torch.empty((term.records, *term.shape), dtype=term.dtype, device=term.device)
     squares = []
     for start, stop in term.chunks():
         rows = term.dense(start, stop, out=values[start:stop])

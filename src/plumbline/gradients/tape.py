@@ -22,7 +22,6 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from plumbline.gradients.buffers import BUFFERS
 from plumbline.gradients.errors import (
     BatchDimensionError,
     CaptureError,
@@ -100,11 +99,7 @@ class Offset:
         """Each record's own weight, ``[B, *shape]``."""
         values = self._term.dense(0, self._term.records)
         scale = rows_like(self.scale, values)
-        if value.requires_grad:
-            return torch.addcmul(value, values, scale)
-        with torch.no_grad():
-            own = BUFFERS.take(values.shape, values.dtype, values.device)
-            return torch.addcmul(value, values, scale, out=own)
+        return torch.addcmul(value, values, scale)
 
     @property
     def low_rank(self) -> bool:

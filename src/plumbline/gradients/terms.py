@@ -397,13 +397,15 @@ class RowSquares:
     """The squared norm of each row of ``[B, ...]``, computed once for all who ask."""
 
     def __init__(self, values: Tensor) -> None:
-        self._values = values
+        self._values: Tensor | None = values
         self._squares: Tensor | None = None
 
     def __call__(self) -> Tensor:
         """The squared norms, ``[B]``."""
-        if self._squares is None:
+        if self._values is not None:
             self._squares = square_rows(self._values)
+            self._values = None  # not held any longer than needed
+        assert self._squares is not None
         return self._squares
 
 
