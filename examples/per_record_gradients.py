@@ -76,7 +76,8 @@ def main() -> None:
     ascent = capture(model, lambda: loss(model(x), y), at=Perturbation(gradients, 0.02 / norms))
     rise = (ascent.losses - gradients.losses).mean()
     print(f"  moving each record 0.02 along its own gradient raises its loss by {rise:.4f}")
-    print(f"\n{explain(model, x)}")
+    print()
+    explain(model, x)
 
     model = network()
     private = pl.make_private(

@@ -62,7 +62,7 @@ class Explanation:
 
 
 def explain(model: nn.Module, batch: Batch) -> Explanation:
-    """Runs one capture and tells, per parameter, the kernel chosen beside its alternatives.
+    """Runs one capture and prints, per parameter, the kernel chosen beside its alternatives.
 
     Args:
         model: The model.
@@ -76,7 +76,9 @@ def explain(model: nn.Module, batch: Batch) -> Explanation:
     choices = tuple(
         _choice(name, term, name in keep, gradients.term(name)) for name, term in before.items()
     )
-    return Explanation(choices, gradients.records)
+    explanation = Explanation(choices, gradients.records)
+    print(explanation)
+    return explanation
 
 
 def _choice(name: str, term: Term, may_keep: bool, held: Term) -> Choice:
