@@ -16,16 +16,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from plumbline.gradients.compound import Patched, merge
 from plumbline.gradients.kernels import KERNELS
-from plumbline.gradients.terms import (
-    Dense,
-    Patched,
-    Term,
-    merge,
-    running_slack,
-    square_rows,
-    unit_roundoff,
-)
+from plumbline.gradients.rounding import running_slack, square_rows, unit_roundoff
+from plumbline.gradients.terms import Dense, Term
 
 _CANCELLED = 5e-5
 """Above this relative bound on its rounding, a record's norm is computed again in float64."""

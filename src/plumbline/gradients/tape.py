@@ -22,12 +22,13 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from plumbline.gradients.compound import Pulled, merge
 from plumbline.gradients.errors import (
     BatchDimensionError,
     CaptureError,
     UnsupportedModelError,
 )
-from plumbline.gradients.terms import Dense, Pulled, Term, merge, rows_like
+from plumbline.gradients.terms import Dense, Term, rows_like
 
 Where = Literal["first", "second", "flat", "none"]
 """Which dimension counts the records: the first (batch first), the second (sequence first), the

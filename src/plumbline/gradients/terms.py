@@ -2,8 +2,7 @@
 
 A term stands for the gradients ``g_1 .. g_B`` of one parameter without necessarily holding them.
 ``Dense`` does hold them; each layer file has a term of its own that holds what flowed in and what
-flowed back instead. ``Mixed`` adds terms of different kinds (tied weights) and ``Pulled`` carries
-gradients through a parametrisation (weight standardisation, weight norm).
+flowed back instead; ``compound.py`` has terms built on terms.
 
 Guarantee: ``square_norms`` is never below the squared norm of what ``weighted_sum`` adds up, beyond
 2e-6 relative, whatever the record. Rounding is bounded by ``slack`` and added.
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from plumbline.gradients.kernels import Key, bucket
+from plumbline.gradients.rounding import RowSquares, square_rows, sum_slack
 
 CHUNK_BYTES = 1 << 21
 """Per-record temporaries are made a few records at a time, to stay in a core's cache."""
@@ -207,7 +207,7 @@ class Dense(Term):
         positions = math.prod(back.shape[dim] for dim in dims)
         if positions == 1:
             return cls(back.squeeze(dims), squares)
-        slack = partial(_sum_slack_of, squares, positions, back.dtype)
+        slack = partial(sum_slack, squares, positions, back.dtype)
         return cls(back.sum(dims), slack=slack)
 
     def double(self) -> Dense:
@@ -234,186 +234,9 @@ class Dense(Term):
         return self.values.device
 
 
-class Compound(Term):
-    """A term built on others, which answers through their dense gradients."""
-
-    parts: Sequence[Term]
-
-    def select(self, index: Tensor) -> Term:
-        return Dense(self.all()[index])
-
-    def scaled(self, coefficients: Tensor) -> Term:
-        return Dense(self.all()).scaled(coefficients)
-
-    def joined(self, others: Sequence[Term]) -> Term:
-        return Dense(self.all()).joined(others)
-
-    def pooled(self, index: Tensor, groups: int) -> Term:
-        return Dense(self.all()).pooled(index, groups)
-
-    def slack(self) -> Tensor | None:
-        slacks = [slack for part in self.parts if (slack := part.slack()) is not None]
-        return torch.stack(slacks).sum(0) if slacks else None
-
-    @property
-    def positions(self) -> int:
-        return max(part.positions for part in self.parts)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.parts)
-
-    @property
-    def key(self) -> Key:
-        return (type(self).__name__, tuple(self.shape), *(part.key for part in self.parts))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.parts[0].dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.parts[0].device
-
-
-class Mixed(Compound):
-    """The sum of terms of different kinds on one parameter: tied weights, cross terms included."""
-
-    def __init__(self, parts: Sequence[Term]) -> None:
-        self.parts = parts
-        self.records = parts[0].records
-        self.shape = parts[0].shape
-
-    def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        total = torch.stack([part.dense(start, stop) for part in self.parts]).sum(0)
-        return total if out is None else out.copy_(total)
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        return torch.stack([part.weighted_sum(weights) for part in self.parts]).sum(0)
-
-    def dot(self, direction: Tensor) -> Tensor:
-        return torch.stack([part.dot(direction) for part in self.parts]).sum(0)
-
-    def select(self, index: Tensor) -> Mixed:
-        return Mixed([part.select(index) for part in self.parts])
-
-    def scaled(self, coefficients: Tensor) -> Mixed:
-        return Mixed([part.scaled(coefficients) for part in self.parts])
-
-    def pooled(self, index: Tensor, groups: int) -> Mixed:
-        return Mixed([part.pooled(index, groups) for part in self.parts])
-
-    def slack(self) -> Tensor:
-        # The parts can cancel each other: what each is rounded by counts, however exact its sum.
-        total = torch.stack([part.sizes().double() for part in self.parts]).sum(0)
-        total = total * (_ROUNDINGS * unit_roundoff(self.dtype))
-        within = super().slack()
-        return total if within is None else total + within
-
-    def double(self) -> Mixed | None:
-        parts = [double for part in self.parts if (double := part.double()) is not None]
-        return Mixed(parts) if len(parts) == len(self.parts) else None
-
-    def rows(self, index: Tensor) -> Tensor:
-        return torch.stack([part.rows(index) for part in self.parts]).sum(0)
-
-
-class Pulled(Compound):
-    """Gradients of a parametrisation's original, from those of the weight it makes.
-
-    ``pull`` maps ``[N, *made]`` gradients of the made weight to ``[N, *shape]`` of the original; it
-    is linear, so a weighted sum is pulled once.
-    """
-
-    def __init__(self, made: Term, shape: torch.Size, pull: Callable[[Tensor], Tensor]) -> None:
-        self.parts = [made]
-        self.records = made.records
-        self.shape = shape
-        self._pull = pull
-
-    def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        pulled = self._pull(self.parts[0].dense(start, stop))
-        return pulled if out is None else out.copy_(pulled)
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        return self._pull(self.parts[0].weighted_sum(weights)[None])[0]
-
-    def slack(self) -> Tensor | None:
-        return None  # the parametrisation may shrink or stretch it; the made weight's is not ours
-
-
-class Patched(Compound):
-    """A term of which some records' gradients were computed again, exactly, and are kept.
-
-    Their sums cancel: what another evaluation in float32 would add up for them is rounding.
-    """
-
-    def __init__(self, term: Term, index: Tensor, exact: Dense) -> None:
-        self.parts = [term, exact]
-        self.records, self.shape = term.records, term.shape
-        self._index = index
-
-    def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        term, exact = self.parts
-        rows = term.dense(start, stop, out)
-        here = (self._index >= start) & (self._index < stop)
-        rows[self._index[here] - start] = exact.all()[here]
-        return rows
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        term, exact = self.parts
-        others = weights.index_fill(0, self._index, 0)
-        return term.weighted_sum(others) + exact.weighted_sum(weights[self._index])
-
-    def select(self, index: Tensor) -> Patched:
-        term, exact = self.parts
-        place = torch.full((self.records,), -1, device=index.device)
-        place[self._index] = torch.arange(len(self._index), device=index.device)
-        kept = (place[index] >= 0).nonzero()[:, 0]
-        patches = exact.select(place[index][kept])
-        assert isinstance(patches, Dense)
-        return Patched(term.select(index), kept, patches)
-
-    def norm_kernels(self) -> dict[str, Callable[[], Tensor]]:
-        return {"stream": self.streamed_square_norms}
-
-
-def merge(terms: Sequence[Term]) -> Term:
-    """One term for all the uses of a parameter in a capture."""
-    first, *others = terms
-    if not others:
-        return first
-    if all(type(other) is type(first) for other in others):
-        return first.joined(others)
-    return Mixed(terms)
-
-
 def rows_like(values: Tensor, like: Tensor) -> Tensor:
     """``values`` (``[B]``) shaped to multiply the rows of ``like`` (``[B, ...]``)."""
     return values.to(like.dtype).reshape(-1, *(1,) * (like.dim() - 1))
-
-
-class RowSquares:
-    """The squared norm of each row of ``[B, ...]``, computed once for all who ask."""
-
-    def __init__(self, values: Tensor) -> None:
-        self._values: Tensor | None = values
-        self._squares: Tensor | None = None
-
-    def __call__(self) -> Tensor:
-        """The squared norms, ``[B]``."""
-        if self._values is not None:
-            self._squares = square_rows(self._values)
-            self._values = None  # not held any longer than needed
-        assert self._squares is not None
-        return self._squares
-
-
-def square_rows(values: Tensor) -> Tensor:
-    """Squared norm of each row of ``[B, ...]``, in float64: the square of a tiny norm is there."""
-    rows = values.reshape(len(values), values.shape[1:].numel())
-    squares: Tensor = torch.linalg.vector_norm(rows, dim=1).double().square_()
-    return squares
 
 
 def grouped_positions(index: Tensor, groups: int) -> tuple[Tensor, int]:
@@ -435,36 +258,3 @@ def grouped_positions(index: Tensor, groups: int) -> tuple[Tensor, int]:
 def scatter_rows(values: Tensor, slots: Tensor, total: int) -> Tensor:
     """Rows of ``[B, ...]`` put at ``slots`` of a ``[total, ...]`` tensor of zeros."""
     return values.new_zeros(total, *values.shape[1:]).index_copy_(0, slots, values)
-
-
-def unit_roundoff(dtype: torch.dtype) -> float:
-    """Half the spacing of numbers near one."""
-    return torch.finfo(dtype).eps / 2
-
-
-def product_slack(left: Tensor, right: Tensor, dtype: torch.dtype, overlap: int = 1) -> Tensor:
-    """A bound ``[B]`` on the rounding of ``sum_t l_it r_it^T``, as a norm.
-
-    A blocked sum of products carries a few roundings of its terms' size (Higham and Mary, 2019).
-
-    Args:
-        left: Squared norms of the ``l_i``, ``[B]``.
-        right: Squared norms of the ``r_i``, ``[B]``.
-        dtype: In which the sum was formed.
-        overlap: How often one ``r`` enters (a convolution's kernel size).
-    """
-    return (left * right * overlap).sqrt() * (_ROUNDINGS * unit_roundoff(dtype))
-
-
-def _sum_slack_of(squares: RowSquares, positions: int, dtype: torch.dtype) -> Tensor:
-    """A bound ``[B]`` on the rounding of ``sum_t d_it``, from the squared norms of the ``d_i``."""
-    return (squares() * positions).sqrt() * (_ROUNDINGS * unit_roundoff(dtype))
-
-
-_ROUNDINGS = 8.0
-"""Roundings of a term's size that a blocked sum is taken to carry; a running sum has up to T."""
-
-
-def running_slack(slack: Tensor, positions: int) -> Tensor:
-    """The bound on a sum whose every rounding may go the same way, from the blocked sum's."""
-    return slack * max(1.0, positions / _ROUNDINGS)

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from plumbline.gradients import PerSampleGradients, capture, combine
+from plumbline.gradients.compound import Mixed
 from plumbline.gradients.layers.blocks import Stacked
-from plumbline.gradients.terms import Mixed
 from tests.gradients.harness import assert_matches_loop, kernel, record_losses
 
 Split = Callable[[Tensor], tuple[Tensor, ...]]

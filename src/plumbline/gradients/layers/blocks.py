@@ -14,11 +14,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from plumbline.gradients.compound import Mixed, merge
 from plumbline.gradients.kernels import Key
 from plumbline.gradients.layers import handles
 from plumbline.gradients.layers.linear import Outer
 from plumbline.gradients.tape import Tape, Weight
-from plumbline.gradients.terms import Dense, Mixed, Term, merge
+from plumbline.gradients.terms import Dense, Term
 from plumbline.gradients.tracked import Tracked
 
 Range = tuple[int, int]

@@ -22,15 +22,9 @@ from torch import Tensor
 from plumbline.gradients.errors import BatchDimensionError
 from plumbline.gradients.kernels import KERNELS, Key, bucket
 from plumbline.gradients.layers import handles
+from plumbline.gradients.rounding import RowSquares, product_slack, square_rows
 from plumbline.gradients.tape import Tape
-from plumbline.gradients.terms import (
-    Dense,
-    RowSquares,
-    Term,
-    product_slack,
-    rows_like,
-    square_rows,
-)
+from plumbline.gradients.terms import Dense, Term, rows_like
 
 _UNFOLD_BYTES = 1 << 22
 _NARROW = 32

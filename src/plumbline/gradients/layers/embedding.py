@@ -15,15 +15,9 @@ from torch import Tensor
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.kernels import Key, bucket
 from plumbline.gradients.layers import handles
+from plumbline.gradients.rounding import square_rows, unit_roundoff
 from plumbline.gradients.tape import Tape
-from plumbline.gradients.terms import (
-    Term,
-    grouped_positions,
-    rows_like,
-    scatter_rows,
-    square_rows,
-    unit_roundoff,
-)
+from plumbline.gradients.terms import Term, grouped_positions, rows_like, scatter_rows
 
 
 class Rows(Term):

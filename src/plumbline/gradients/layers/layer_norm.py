@@ -10,8 +10,9 @@ from torch import Tensor
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.layers import handles
 from plumbline.gradients.layers.scale_shift import scale_and_shift
+from plumbline.gradients.rounding import RowSquares
 from plumbline.gradients.tape import Tape
-from plumbline.gradients.terms import Dense, RowSquares
+from plumbline.gradients.terms import Dense
 
 
 @handles(F.layer_norm, rewrites=True)

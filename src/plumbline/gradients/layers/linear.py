@@ -16,14 +16,13 @@ from torch import Tensor
 from plumbline.gradients.kernels import Key, bucket
 from plumbline.gradients.layers import handles
 from plumbline.gradients.layers.rank_one import RankOneLinear
+from plumbline.gradients.rounding import RowSquares, product_slack
 from plumbline.gradients.tape import Tape, Weight
 from plumbline.gradients.terms import (
     CHUNK_BYTES,
     Dense,
-    RowSquares,
     Term,
     grouped_positions,
-    product_slack,
     rows_like,
     scatter_rows,
 )

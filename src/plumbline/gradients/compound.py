@@ -1,0 +1,171 @@
+"""Terms built on terms: tied weights, parametrisations, records computed again.
+
+``Mixed`` adds terms of different kinds on one parameter, ``Pulled`` carries gradients through a
+parametrisation (weight standardisation, weight norm), and ``Patched`` replaces the gradients of
+records whose sums cancel by exact ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from plumbline.gradients.kernels import Key
+from plumbline.gradients.rounding import ROUNDINGS, unit_roundoff
+from plumbline.gradients.terms import Dense, Term
+
+
+class Compound(Term):
+    """A term built on others, which answers through their dense gradients."""
+
+    parts: Sequence[Term]
+
+    def select(self, index: Tensor) -> Term:
+        return Dense(self.all()[index])
+
+    def scaled(self, coefficients: Tensor) -> Term:
+        return Dense(self.all()).scaled(coefficients)
+
+    def joined(self, others: Sequence[Term]) -> Term:
+        return Dense(self.all()).joined(others)
+
+    def pooled(self, index: Tensor, groups: int) -> Term:
+        return Dense(self.all()).pooled(index, groups)
+
+    def slack(self) -> Tensor | None:
+        slacks = [slack for part in self.parts if (slack := part.slack()) is not None]
+        return torch.stack(slacks).sum(0) if slacks else None
+
+    @property
+    def positions(self) -> int:
+        return max(part.positions for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+    @property
+    def key(self) -> Key:
+        return (type(self).__name__, tuple(self.shape), *(part.key for part in self.parts))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parts[0].dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.parts[0].device
+
+
+class Mixed(Compound):
+    """The sum of terms of different kinds on one parameter: tied weights, cross terms included."""
+
+    def __init__(self, parts: Sequence[Term]) -> None:
+        self.parts = parts
+        self.records = parts[0].records
+        self.shape = parts[0].shape
+
+    def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        total = torch.stack([part.dense(start, stop) for part in self.parts]).sum(0)
+        return total if out is None else out.copy_(total)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        return torch.stack([part.weighted_sum(weights) for part in self.parts]).sum(0)
+
+    def dot(self, direction: Tensor) -> Tensor:
+        return torch.stack([part.dot(direction) for part in self.parts]).sum(0)
+
+    def select(self, index: Tensor) -> Mixed:
+        return Mixed([part.select(index) for part in self.parts])
+
+    def scaled(self, coefficients: Tensor) -> Mixed:
+        return Mixed([part.scaled(coefficients) for part in self.parts])
+
+    def pooled(self, index: Tensor, groups: int) -> Mixed:
+        return Mixed([part.pooled(index, groups) for part in self.parts])
+
+    def slack(self) -> Tensor:
+        # The parts can cancel each other: what each is rounded by counts, however exact its sum.
+        total = torch.stack([part.sizes().double() for part in self.parts]).sum(0)
+        total = total * (ROUNDINGS * unit_roundoff(self.dtype))
+        within = super().slack()
+        return total if within is None else total + within
+
+    def double(self) -> Mixed | None:
+        parts = [double for part in self.parts if (double := part.double()) is not None]
+        return Mixed(parts) if len(parts) == len(self.parts) else None
+
+    def rows(self, index: Tensor) -> Tensor:
+        return torch.stack([part.rows(index) for part in self.parts]).sum(0)
+
+
+class Pulled(Compound):
+    """Gradients of a parametrisation's original, from those of the weight it makes.
+
+    ``pull`` maps ``[N, *made]`` gradients of the made weight to ``[N, *shape]`` of the original; it
+    is linear, so a weighted sum is pulled once.
+    """
+
+    def __init__(self, made: Term, shape: torch.Size, pull: Callable[[Tensor], Tensor]) -> None:
+        self.parts = [made]
+        self.records = made.records
+        self.shape = shape
+        self._pull = pull
+
+    def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        pulled = self._pull(self.parts[0].dense(start, stop))
+        return pulled if out is None else out.copy_(pulled)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        return self._pull(self.parts[0].weighted_sum(weights)[None])[0]
+
+    def slack(self) -> Tensor | None:
+        return None  # the parametrisation may shrink or stretch it; the made weight's is not ours
+
+
+class Patched(Compound):
+    """A term of which some records' gradients were computed again, exactly, and are kept.
+
+    Their sums cancel: what another evaluation in float32 would add up for them is rounding.
+    """
+
+    def __init__(self, term: Term, index: Tensor, exact: Dense) -> None:
+        self.parts = [term, exact]
+        self.records, self.shape = term.records, term.shape
+        self._index = index
+
+    def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        term, exact = self.parts
+        rows = term.dense(start, stop, out)
+        here = (self._index >= start) & (self._index < stop)
+        rows[self._index[here] - start] = exact.all()[here]
+        return rows
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        term, exact = self.parts
+        others = weights.index_fill(0, self._index, 0)
+        return term.weighted_sum(others) + exact.weighted_sum(weights[self._index])
+
+    def select(self, index: Tensor) -> Patched:
+        term, exact = self.parts
+        place = torch.full((self.records,), -1, device=index.device)
+        place[self._index] = torch.arange(len(self._index), device=index.device)
+        kept = (place[index] >= 0).nonzero()[:, 0]
+        patches = exact.select(place[index][kept])
+        assert isinstance(patches, Dense)
+        return Patched(term.select(index), kept, patches)
+
+    def norm_kernels(self) -> dict[str, Callable[[], Tensor]]:
+        return {"stream": self.streamed_square_norms}
+
+
+def merge(terms: Sequence[Term]) -> Term:
+    """One term for all the uses of a parameter in a capture."""
+    first, *others = terms
+    if not others:
+        return first
+    if all(type(other) is type(first) for other in others):
+        return first.joined(others)
+    return Mixed(terms)
