@@ -24,7 +24,7 @@ class Answers:
     Args:
         source: Where randomness comes from.
         numel: How many values the first question of a step has (the gradient's).
-        steps: The number of steps of the run.
+        steps: Up to which step noise is drawn ahead, in a thread; 0 for never.
     """
 
     def __init__(self, source: RandomSource, numel: int, steps: int) -> None:

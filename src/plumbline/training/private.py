@@ -289,8 +289,12 @@ class Private:
 
     def _answering(self) -> Answers:
         if self._answers is None:
-            numel = sum(p.numel() for p in self.parameters().values())
-            self._answers = Answers(self._source, numel, self.stop)
+            parameters = list(self.parameters().values())
+            numel = sum(p.numel() for p in parameters)
+            # Beside a step on an accelerator the processor is free. Beside one on the processor a
+            # thread only takes turns with it, and costs more than it saves.
+            on_processor = parameters[0].device.type == "cpu"
+            self._answers = Answers(self._source, numel, 0 if on_processor else self.stop)
         return self._answers
 
     def _apply(self, update: dict[str, Tensor]) -> None:
