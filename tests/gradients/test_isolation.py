@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from plumbline.gradients import capture
 from plumbline.gradients.errors import CaptureError, RecordsMixError
 from plumbline.gradients.isolation import check_isolation
 
@@ -260,3 +261,21 @@ def test_hooks_and_random_state_are_put_back_when_the_model_fails() -> None:
         check_isolation(model, lambda b: torch.rand(4) + model(b)[:, 0], torch.ones(4, 3))
     assert torch.equal(torch.get_rng_state(), random)
     assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("changed", [0, 3])
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_another_record_leaves_a_gradient_bit_identical(kind: str, changed: int) -> None:
+    model, x = {
+        "mlp": (nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)), torch.randn(4, 6)),
+        "cnn": (
+            nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 2)),
+            torch.randn(4, 1, 6, 6),
+        ),
+    }[kind]
+    other = x.clone()
+    other[changed] = 1e3 * torch.randn_like(x[changed])
+    before = capture(model, lambda: model(x).square().sum(1)).materialise()
+    after = capture(model, lambda: model(other).square().sum(1)).materialise()
+    same = torch.arange(4) != changed
+    assert all(torch.equal(before[name][same], after[name][same]) for name in before)
