@@ -13,19 +13,25 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 
-STAGES = {"sampling", "gradients", "evaluation", "clipping", "mechanism"}
-CORE = STAGES | {"training", "methods"}
+SHARED = {"checks", "draws", "stateful"}  # which know nothing of the others
+STAGES = {"sampling", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
+CORE = STAGES | {"training", "methods", "augmentations"}
 
 ALLOWED: dict[str, set[str]] = {
     # the stages of a step
     "gradients": set(),
     "mechanism": set(),
     "sampling": {"mechanism"},  # a sampler emits the event that is accounted
-    "clipping": set(),
-    "evaluation": {"gradients", "clipping", "mechanism"},  # a rule may ask questions of its own
+    "clipping": {"mechanism"} | SHARED,  # a strategy may ask questions of its own, such as counts
+    "evaluation": {"gradients", "mechanism"} | SHARED,  # so may a rule
     # the step
     "training": STAGES,
-    "methods": {"evaluation", "clipping", "mechanism"},
+    "methods": {"evaluation", "clipping", "gradients", "mechanism", "augmentations"} | SHARED,
+    # what they share
+    "checks": set(),
+    "draws": set(),
+    "stateful": set(),
+    "augmentations": {"draws"},
     # beside it
     "data": set(),
     "models": set(),
@@ -92,7 +98,7 @@ def test_imports_point_one_way() -> None:
 
 def test_the_table_is_the_design() -> None:
     assert ALLOWED["gradients"] == set()
-    assert not ALLOWED["clipping"] & {"models", "gradients", "mechanism"}
+    assert not ALLOWED["clipping"] & {"models", "gradients", "evaluation"}
     assert "gradients" not in ALLOWED["mechanism"]
     users = {package for package, allowed in ALLOWED.items() if "diagnostics" in allowed}
     assert users == {"report", "experiments", "cli"}

@@ -1,10 +1,12 @@
-"""The engine's tests take each layer's first kernel, and name any other that they are about."""
+"""The engine's tests run on the ``device`` fixture's device, with each layer's first kernel."""
 
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from plumbline.gradients import KERNELS
+from tests.gradients.devices import building_on
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +16,10 @@ def _fixed_kernels() -> Iterator[None]:
     KERNELS.measure = False
     yield
     KERNELS.forget()
+
+
+@pytest.fixture(autouse=True)
+def _everything_on_the_device(device: torch.device) -> Iterator[None]:
+    """What a test builds lies on the device, and no test has to say so."""
+    with building_on(device):
+        yield

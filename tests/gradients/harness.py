@@ -10,8 +10,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -24,6 +26,15 @@ Gradients = dict[str, Tensor]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 AUTOCAST_TOLERANCE = 2e-2
 UNDERSTATED = 1e-6
+
+Precision = dict[str, Any]
+AUTOCAST: Precision = {"dtype": torch.float32, "autocast": True}
+PRECISIONS = pytest.mark.parametrize(
+    "precision",
+    [{"dtype": torch.float64}, {"dtype": torch.float32}, AUTOCAST],
+    ids=["float64", "float32", "bfloat16"],
+)
+"""What every layer must do in: ``assert_matches_loop(model, inputs, **precision)``."""
 
 
 def assert_matches_loop(
@@ -165,7 +176,8 @@ def _assert_operations(
 ) -> None:
     records = found.records
     dtype = found.losses.dtype
-    generator = torch.Generator().manual_seed(records)
+    device = found.losses.device
+    generator = torch.Generator(device).manual_seed(records)
     assert found.names == list(truth), what
 
     # norms first: they may keep something that the other operations then use.
@@ -188,10 +200,10 @@ def _assert_operations(
         f"{what}: norms {norms.tolist()} but the loop's are {true_norms.tolist()}"
     )
 
-    weights = torch.rand(records, generator=generator, dtype=dtype) - 0.3
+    weights = torch.rand(records, generator=generator, dtype=dtype, device=device) - 0.3
     weights[::3] = 0
     for given in (weights, None):
-        ones = torch.ones(records, dtype=dtype) if given is None else given
+        ones = torch.ones_like(weights) if given is None else given
         total = found.sum(given)
         expected = {
             name: torch.einsum("b,b...->...", ones.to(rows.dtype), rows)[None]
@@ -207,8 +219,9 @@ def _assert_operations(
             size=size,
         )
 
+    double = {"dtype": torch.float64, "device": device}
     direction = {
-        name: torch.randn(rows.shape[1:], generator=generator, dtype=torch.float64).to(rows.dtype)
+        name: torch.randn(rows.shape[1:], generator=generator, **double).to(rows.dtype)
         for name, rows in truth.items()
     }
     dots = found.dot(direction)

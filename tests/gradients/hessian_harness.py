@@ -26,7 +26,8 @@ def assert_hessian_products_match_loop(
     records = batch_size(inputs, batch_dim)
     parameters = dict(model.named_parameters())
     vectors = {
-        name: torch.randn(records, *p.shape, dtype=p.dtype) for name, p in parameters.items()
+        name: torch.randn(records, *p.shape, dtype=p.dtype, device=p.device)
+        for name, p in parameters.items()
     }
 
     found = hvp(

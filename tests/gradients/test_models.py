@@ -10,13 +10,15 @@ import torch.nn.utils.parametrize as parametrize
 from torch import Tensor, nn
 
 from plumbline.gradients import capture
-from tests.gradients.harness import Inputs, assert_matches_loop, record_losses
+from tests.gradients.harness import (
+    PRECISIONS,
+    Inputs,
+    Precision,
+    assert_matches_loop,
+    record_losses,
+)
 
 Case = tuple[nn.Module, Inputs]
-
-DTYPES = pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32], ids=["float64", "float32"]
-)
 
 
 def _mlp() -> Case:
@@ -130,17 +132,11 @@ SMALL: dict[str, Callable[[], Case]] = {
 }
 
 
-@DTYPES
+@PRECISIONS
 @pytest.mark.parametrize("name", SMALL)
-def test_small_models(name: str, dtype: torch.dtype) -> None:
+def test_small_models(name: str, precision: Precision) -> None:
     model, inputs = SMALL[name]()
-    assert_matches_loop(model, inputs, dtype=dtype)
-
-
-@pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])
-def test_small_models_under_autocast(name: str) -> None:
-    model, inputs = SMALL[name]()
-    assert_matches_loop(model, inputs, dtype=torch.float32, autocast=True)
+    assert_matches_loop(model, inputs, **precision)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -163,10 +159,10 @@ def test_as_many_records_as_positions(name: str) -> None:
 
 
 @pytest.mark.slow
-@DTYPES
-def test_resnet_20(dtype: torch.dtype) -> None:
+@PRECISIONS
+def test_resnet_20(precision: Precision) -> None:
     model, inputs = _resnet((16, 32, 64), blocks=3, size=32, records=3)
-    assert_matches_loop(model, inputs, dtype=dtype)
+    assert_matches_loop(model, inputs, **precision)
 
 
 def _classes(model: nn.Module, inputs: Inputs) -> Tensor:
@@ -232,12 +228,12 @@ PRETRAINED: dict[str, tuple[Callable[[], Case], Callable[[nn.Module, Inputs], Te
 }
 
 
-@DTYPES
+@PRECISIONS
 @pytest.mark.parametrize("name", PRETRAINED)
-def test_models_from_transformers(name: str, dtype: torch.dtype) -> None:
+def test_models_from_transformers(name: str, precision: Precision) -> None:
     build, losses = PRETRAINED[name]
     model, inputs = build()
-    assert_matches_loop(model, inputs, losses=losses, dtype=dtype)
+    assert_matches_loop(model, inputs, losses=losses, **precision)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])

@@ -1,20 +1,71 @@
 """What a clipping strategy is: a map from norms to factors that declares the bound it proves.
 
 Guarantee asked of every strategy: whatever the records, adding or removing one moves
-``sum_i factor_i g_i`` by at most ``sensitivity`` in L2 norm.
+``sum_i factor_i g_i`` by at most ``sensitivity`` in L2 norm, and moves what is asked besides (a
+count) by at most that question's own sensitivity.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Collection, Generator, Mapping
+from typing import ClassVar, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
+from plumbline.mechanism.release import GaussianQuery, Query
+from plumbline.stateful import Stateful
 
-class Clipping(ABC):
-    """A strategy; it knows norms, never models."""
+Answer = TypeVar("Answer")
+
+Program = Generator[Query, dict[str, Tensor], Answer]
+"""Asks questions by yielding them, receives the noisy answers, returns what it makes of them."""
+
+
+class Gradients(Protocol):
+    """What a strategy needs of the gradients of some records."""
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters' names."""
+
+    def norms(self, names: Collection[str] | None = None) -> Tensor:
+        """Each record's norm, over all parameters or some, ``[B]``, never under-stated."""
+
+    def sum(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """``sum_i weights_i g_i`` by parameter name, with weights ``[B]`` for all or by name."""
+
+
+class Records(Protocol):
+    """What a strategy may know of a batch's records when it asks a question of its own."""
+
+    @property
+    def norms(self) -> Tensor:
+        """Each record's norm, ``[N]``; zero for a record that is not finite."""
+
+    @property
+    def groups(self) -> Tensor | None:
+        """Each record's group, ``[N]``, if groups were given."""
+
+    @property
+    def noise_multiplier(self) -> float:
+        """That of the gradient query."""
+
+    @property
+    def expected_size(self) -> int:
+        """The public constant L."""
+
+
+class Clipping(Stateful, ABC):
+    """A strategy; it knows norms and groups, never models.
+
+    Attributes:
+        needs_groups: Whether it needs ``sensitive_features``.
+        together: Whether the records of a bucket share batch statistics (``buckets``).
+    """
+
+    needs_groups: ClassVar[bool] = False
+    together: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -22,23 +73,35 @@ class Clipping(ABC):
         """How far one record, added or removed, can move the sum. Public."""
 
     @abstractmethod
-    def factors(self, norms: Tensor) -> Tensor:
+    def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
         """The factor of each record, ``[B]``, from its norm, ``[B]``, finite and not negative."""
 
-    def safe_factors(self, norms: Tensor, losses: Tensor) -> Tensor:
-        """The factors, zero for a record whose norm or loss is not finite."""
-        good = torch.isfinite(norms) & torch.isfinite(losses)
-        if bool(good.all()):
-            return self.factors(norms)
-        return self.factors(norms.masked_fill(~good, 0)).masked_fill(~good, 0)
+    def clipped_sum(
+        self, gradients: Gradients, norms: Tensor, finite: Tensor, groups: Tensor | None
+    ) -> dict[str, Tensor]:
+        """``sum_i factor_i g_i`` by parameter name, records that are not ``finite`` left out."""
+        return gradients.sum(self.factors(norms, groups).masked_fill(~finite, 0))
 
-    def state_dict(self) -> dict[str, Any]:
-        """What the strategy carries from step to step; empty for most."""
-        return {}
+    def normaliser(self, expected_size: int) -> float:
+        """The public constant by which the sum is divided."""
+        return expected_size
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up a state that ``state_dict`` gave."""
-        if state:
-            raise ValueError(
-                f"{type(self).__name__} carries no state, but {sorted(state)} was stored."
-            )
+    def buckets(self, expected_size: int) -> int | None:
+        """How many buckets records are pooled in before they are clipped; None for none."""
+        return None
+
+    def before(self, records: Records) -> Program[None]:
+        """Asks what it must know before it can scale the records of this batch."""
+        yield from ()
+
+    def after(self, records: Records) -> Program[None]:
+        """Asks what it must know to adapt for the next step."""
+        yield from ()
+
+    def queries_before(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
+        """The questions of ``before``, declared."""
+        return ()
+
+    def queries_after(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
+        """The questions of ``after``, declared."""
+        return ()

@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
+from plumbline.checks import check_positive
 from plumbline.clipping.base import Clipping
+
+TINY = 1e-30
+"""Norms are divided by at least this, so that a zero gradient stays zero."""
 
 
 @dataclass(frozen=True)
@@ -17,12 +22,28 @@ class Flat(Clipping):
     clip: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.clip) and self.clip > 0):
-            raise ValueError(f"clip is {self.clip}; it must be a positive finite number.")
+        check_positive("clip", self.clip)
 
     @property
     def sensitivity(self) -> float:
         return self.clip
 
-    def factors(self, norms: Tensor) -> Tensor:
-        return (self.clip / norms.clamp(min=1e-30)).clamp(max=1)
+    def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
+        return flat_factors(norms, self.clip)
+
+
+@dataclass(frozen=True)
+class Unclipped(Clipping):
+    """Leaves every gradient as it is: no bound, and so no guarantee whatever the noise."""
+
+    @property
+    def sensitivity(self) -> float:
+        return math.inf
+
+    def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
+        return torch.ones_like(norms)
+
+
+def flat_factors(norms: Tensor, clip: float | Tensor) -> Tensor:
+    """``min(1, clip / n_i)``, ``[B]``."""
+    return (clip / norms.clamp(min=TINY)).clamp(max=1)

@@ -1,33 +1,109 @@
 """What an evaluation is, and what it sees of a batch.
 
-``training`` hands a method a ``Batch``, which comes in physical chunks; a chunk captures its own
-units' gradients (a unit is a record, or a user with all of their records).
+An evaluation answers one of four questions about a record's gradient (its ``slot``): what the model
+sees of the record, at which weights the gradient is taken, what is added to it before it is
+clipped, and what becomes of the released mean. A method has at most one answer to each.
+
+Guarantee asked of every evaluation: what it makes of a record depends on that record, on what was
+released before, and on public things; never on another record.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from abc import ABC
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
+from plumbline.draws import Draws
 from plumbline.gradients import PerSampleGradients, Perturbation
+from plumbline.mechanism.release import GaussianQuery, Query
+from plumbline.stateful import Stateful
+
+Slot = Literal["records", "weights", "gradient", "update"]
+Update = dict[str, Tensor]
+Asking = Generator[Query, dict[str, Tensor], None]
+Ask = Callable[[str], Generator[Query, dict[str, Tensor], Update]]
+"""The program that asks for the batch's noisy mean gradient at the weights as they are, by name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What the model is to see instead of a chunk's records.
+
+    Attributes:
+        data: In the form of ``Chunk.data``, with ``R'`` rows.
+        record: Which record of the chunk each row belongs to, ``[R']``, from 0, ascending.
+        weights: By how much its loss counts in that record's, ``[R']``; zero for not at all.
+        together: Whether BatchNorm takes the rows of a record together.
+    """
+
+    data: Any
+    record: Tensor
+    weights: Tensor
+    together: bool = False
 
 
 class Chunk(Protocol):
-    """A physical part of a batch."""
+    """A physical part of a batch. Its units are records, or users, or buckets of records."""
+
+    @property
+    def step(self) -> int:
+        """The number of the step."""
 
     @property
     def units(self) -> int:
-        """How many records (or users) it has."""
+        """How many units it has."""
 
-    def capture(self, at: Perturbation | Mapping[str, Tensor] | None = None) -> PerSampleGradients:
-        """The gradients of its units, one forward and one backward pass."""
+    @property
+    def unit_ids(self) -> Tensor:
+        """The units' numbers in the data set, ``[units]``. Private."""
+
+    @property
+    def records(self) -> int:
+        """How many records it has."""
+
+    @property
+    def groups(self) -> Tensor | None:
+        """Each unit's group, ``[units]``, if groups were given."""
+
+    @property
+    def data(self) -> Any:
+        """The records, as the loss sees them."""
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The trainable parameters by name."""
+
+    def outputs(self) -> Any:
+        """The model's outputs for the records, where the loss is one of output and target."""
+
+    def draws(self, purpose: str, *, of: Literal["records", "units"] = "records") -> Draws:
+        """Random numbers of each record's (or unit's) own, the same in every pass of the step."""
+
+    def capture(
+        self,
+        at: Perturbation | Mapping[str, Tensor] | None = None,
+        *,
+        rows: Rows | None = None,
+    ) -> PerSampleGradients:
+        """The gradients of its units: one forward and one backward pass.
+
+        All captures of a chunk in a step see the same random numbers (dropout masks). A
+        perturbation is by unit; each of the unit's rows is evaluated at the unit's weights.
+        """
+
+    def hvp(self, vectors: Mapping[str, Tensor], *, rows: Rows | None = None) -> PerSampleGradients:
+        """Its units' Hessians times vectors ``[units, *shape]``, or one ``[*shape]`` for all."""
 
 
 class Batch(Protocol):
     """A step's records, as a method sees them."""
+
+    @property
+    def step(self) -> int:
+        """The number of the step."""
 
     @property
     def noise_multiplier(self) -> float:
@@ -37,27 +113,75 @@ class Batch(Protocol):
     def expected_size(self) -> int:
         """The public constant L by which sums are divided."""
 
-    def chunks(self) -> Iterator[Chunk]:
-        """The physical chunks, in order; every call starts again."""
+    @property
+    def sampling_rate(self) -> float:
+        """The probability with which a record takes part."""
 
-    def zeros(self) -> dict[str, Tensor]:
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The trainable parameters by name: public, as they are between steps."""
+
+    def chunks(self, limit: int | None = None) -> Iterator[Chunk]:
+        """The physical chunks, in order, of at most ``limit`` records; every call starts again."""
+
+    def zeros(self) -> Update:
         """A zero for every trainable parameter: the sum over an empty batch."""
 
+    def draws(self, purpose: str) -> Draws:
+        """Random numbers of each unit's own, the same whenever they are asked for in the step."""
 
-class Evaluation(ABC):
-    """A rule for where a unit's gradient is taken."""
+    def bucketed(self, buckets: Tensor, *, together: bool) -> Batch:
+        """The batch with the units of equal ``buckets`` (``[units]``) made one unit.
 
-    @abstractmethod
+        With ``together``, BatchNorm takes the records of a bucket together.
+        """
+
+
+class Evaluation(Stateful, ABC):
+    """A rule for how a unit's gradient is taken; each hook leaves things as they are by default.
+
+    Attributes:
+        slot: Which question it answers.
+        passes: How many forward and backward passes a step makes with it.
+        needs_public: Whether it needs public data.
+        limit: The most records it takes at once, where its memory grows with them.
+        together: Whether it lets BatchNorm take the rows of a record together.
+    """
+
+    slot: ClassVar[Slot]
+    needs_public: ClassVar[bool] = False
+    together: ClassVar[bool] = False
+    limit: int | None = None
+
+    @property
+    def passes(self) -> int:
+        """How many forward and backward passes a step makes with it, times those of others."""
+        return 1
+
+    @property
+    def unbounded_reason(self) -> str | None:
+        """Why there is no guarantee with it, or None."""
+        return None
+
+    def queries(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
+        """The questions of ``before``, declared."""
+        return ()
+
+    def before(self, batch: Batch, ask: Ask) -> Asking:
+        """What it asks before the records' gradients are taken."""
+        yield from ()
+
+    def see(self, chunk: Chunk) -> Chunk:
+        """The chunk as the model is to see it (slot "records")."""
+        return chunk
+
     def gradients(self, chunk: Chunk) -> PerSampleGradients:
-        """Each unit's gradient."""
+        """Each unit's gradient (slot "weights")."""
+        return chunk.capture()
 
-    def state_dict(self) -> dict[str, Any]:
-        """What the rule carries from step to step; empty for most."""
-        return {}
+    def change(self, chunk: Chunk, gradients: PerSampleGradients) -> PerSampleGradients:
+        """Each unit's gradient as it is to be clipped (slot "gradient")."""
+        return gradients
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up a state that ``state_dict`` gave."""
-        if state:
-            raise ValueError(
-                f"{type(self).__name__} carries no state, but {sorted(state)} was stored."
-            )
+    def after(self, batch: Batch, update: Update) -> Update:
+        """Takes note of what was released, and returns the optimizer's gradient."""
+        return update

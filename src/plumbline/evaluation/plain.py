@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from plumbline.evaluation.base import Chunk, Evaluation
-from plumbline.gradients import PerSampleGradients
+from plumbline.evaluation.base import Evaluation
 
 
 class Plain(Evaluation):
     """The ordinary gradient."""
 
-    def gradients(self, chunk: Chunk) -> PerSampleGradients:
-        return chunk.capture()
+    slot = "weights"

@@ -6,6 +6,7 @@ of privacy.
 """
 
 from plumbline.gradients.allocator import release_memory
+from plumbline.gradients.batch_statistics import grouped_batch_norm, without_batch_norm
 from plumbline.gradients.capturing import Perturbation, capture
 from plumbline.gradients.errors import (
     BatchDimensionError,
@@ -17,6 +18,7 @@ from plumbline.gradients.errors import (
 )
 from plumbline.gradients.explain import Explanation, explain
 from plumbline.gradients.hessian import hvp
+from plumbline.gradients.jitter import jitter
 from plumbline.gradients.kernels import KERNELS
 from plumbline.gradients.layers import register_all
 from plumbline.gradients.per_sample import PerSampleGradients
@@ -38,6 +40,9 @@ __all__ = [
     "capture",
     "combine",
     "explain",
+    "grouped_batch_norm",
     "hvp",
+    "jitter",
     "release_memory",
+    "without_batch_norm",
 ]

@@ -73,6 +73,7 @@ def capture(
     at: At = None,
     *,
     records: int | None = None,
+    together: Tensor | None = None,
 ) -> PerSampleGradients:
     """Every record's gradient of its own loss, from one forward and one backward pass.
 
@@ -87,6 +88,10 @@ def capture(
             weights (a ``Perturbation``).
         records: The number of records, when the caller knows it. Otherwise it is read from the
             model's first input, and the batch is run again if that was wrong.
+        together: When a record is several rows of the batch that may depend on each other (they
+            share batch statistics), which record each row belongs to, ``[rows]``, from 0.
+            ``losses`` then returns a loss per row, and the gradients are those of the records'
+            summed losses.
 
     Raises:
         CaptureError: With the reason and the remedy, when per-record gradients are not defined
@@ -95,13 +100,14 @@ def capture(
     keep_freed_memory()
     anatomy = anatomy_of(model)
     _refuse_misfit(at, anatomy.parameters)
-    task = _Task(model, anatomy, losses, at, history_of(model), torch.get_rng_state())
+    task = _Task(model, anatomy, losses, at, history_of(model), torch.get_rng_state(), together)
     if isinstance(at, Perturbation) and records is None:
         records = at.rows
     run = _run(task, records, task.history.unconfirmed(anatomy))
     if run.compared:
         task.history.confirm(anatomy, run.tape)
-    return PerSampleGradients(run.terms, run.records, run.losses)
+    gradients = PerSampleGradients(run.terms, run.records, run.losses)
+    return gradients if together is None else gradients.pool(together)
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,7 @@ class _Task:
     at: At
     history: History
     start: Tensor
+    together: Tensor | None
 
 
 def _run(task: _Task, records: int | None, checked: bool) -> _Run:
@@ -191,7 +198,7 @@ class _Run:
             self.records = examined(values, tape.expected)
             self.losses = values.detach()
             if tape.checked and bool(torch.isfinite(self.losses).all()):
-                probe = Probe(self.losses)
+                probe = Probe(self.losses, task.together)
             tape.backward(values.sum(), keep=probe is not None)
             if probe is not None:
                 probe.differentiate(values, weights, parameters, tracked)

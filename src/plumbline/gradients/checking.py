@@ -27,11 +27,16 @@ class Difference:
 
 
 class Probe:
-    """Random weights on the losses, and autograd's gradient of that weighted sum."""
+    """Random weights on the losses, and autograd's gradient of that weighted sum.
 
-    def __init__(self, losses: Tensor) -> None:
+    Rows that are one record ``together`` have one weight: their losses depend on each other.
+    """
+
+    def __init__(self, losses: Tensor, together: Tensor | None = None) -> None:
         generator = torch.Generator().manual_seed(len(losses))
         weights = 0.5 + torch.rand(len(losses), generator=generator)
+        if together is not None:
+            weights = weights[together.to(weights.device)]
         self.weights = weights.to(losses)
         self._reference: dict[str, Tensor | None] = {}
         self._escaped: list[str] = []

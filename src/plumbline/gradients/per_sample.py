@@ -10,7 +10,7 @@ records whose sums cancel are computed again in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -48,6 +48,11 @@ class PerSampleGradients:
         self.records = records
         self.losses = losses
 
+    @classmethod
+    def of(cls, values: Mapping[str, Tensor], losses: Tensor) -> PerSampleGradients:
+        """Dense gradients ``[B, *shape]`` by parameter name, with the records' losses ``[B]``."""
+        return cls({name: Dense(value) for name, value in values.items()}, len(losses), losses)
+
     @property
     def dtype(self) -> torch.dtype:
         """The gradients' floating-point type."""
@@ -58,9 +63,13 @@ class PerSampleGradients:
         """The parameters' names, in the model's order."""
         return list(self._terms)
 
-    def norms(self) -> Tensor:
-        """Each record's L2 norm over all parameters, ``[B]``, never under-stated."""
-        return self._total().sqrt().to(self.dtype)
+    def norms(self, names: Collection[str] | None = None) -> Tensor:
+        """Each record's L2 norm, ``[B]``, never under-stated: over all parameters, or ``names``."""
+        squares = self.square_norms()
+        parts = list(squares.values()) if names is None else [squares[name] for name in names]
+        # With the rounding of the sums of squares.
+        total = torch.stack(parts).sum(0) * (1 + 2 * _SUMMED * unit_roundoff(self.dtype))
+        return total.sqrt().to(self.dtype)
 
     def square_norms(self) -> dict[str, Tensor]:
         """Each record's squared norm by parameter, ``[B]`` float64 each, never under-stated."""
@@ -71,28 +80,20 @@ class PerSampleGradients:
                 self._recompute_tiny()
         return self._squares
 
-    def sum(self, weights: Tensor | None = None) -> dict[str, Tensor]:
-        """``sum_i weights_i g_i`` by parameter name; ``weights`` is ``[B]``, ones by default.
+    def sum(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """``sum_i weights_i g_i`` by parameter name.
 
         A record with weight zero takes no part, even when its gradient is not finite.
+
+        Args:
+            weights: ``[B]``, for all parameters or for each by name; ones by default.
         """
         first = next(iter(self._terms.values()))
         if weights is None:
             weights = torch.ones(self.records, dtype=first.dtype, device=first.device)
-        if weights.shape != (self.records,):
-            raise ValueError(
-                f"sum takes one weight per record: expected shape ({self.records},), got "
-                f"{tuple(weights.shape)}."
-            )
-        with torch.no_grad():
-            weights = weights.to(first.device)
-            used = weights != 0
-            terms = self._terms
-            if not bool(used.all()):
-                index = used.nonzero()[:, 0]
-                weights = weights[index]
-                terms = {name: term.select(index) for name, term in terms.items()}
-            return {name: term.weighted_sum(weights) for name, term in terms.items()}
+        if isinstance(weights, Tensor):
+            return self._sum(weights, self._terms)
+        return {name: self._sum(weights[name], {name: self._terms[name]})[name] for name in weights}
 
     def dot(self, direction: Mapping[str, Tensor]) -> Tensor:
         """``<g_i, direction>`` for every record, ``[B]``; missing names count as zero."""
@@ -180,10 +181,20 @@ class PerSampleGradients:
         """One parameter's gradients, in the form in which they are held."""
         return self._terms[name]
 
-    def _total(self) -> Tensor:
-        """Each record's squared norm, ``[B]`` float64, with the rounding of the sums of squares."""
-        total = torch.stack(list(self.square_norms().values())).sum(0)
-        return total * (1 + 2 * _SUMMED * unit_roundoff(self.dtype))
+    def _sum(self, weights: Tensor, terms: Mapping[str, Term]) -> dict[str, Tensor]:
+        if weights.shape != (self.records,):
+            raise ValueError(
+                f"sum takes one weight per record: expected shape ({self.records},), got "
+                f"{tuple(weights.shape)}."
+            )
+        with torch.no_grad():
+            weights = weights.to(self.losses.device)
+            used = weights != 0
+            if not bool(used.all()):
+                index = used.nonzero()[:, 0]
+                weights = weights[index]
+                terms = {name: term.select(index) for name, term in terms.items()}
+            return {name: term.weighted_sum(weights) for name, term in terms.items()}
 
     def _recompute_tiny(self) -> None:
         """In float64 where squares may have vanished in float32: only normalising notices."""

@@ -130,6 +130,7 @@ class Weight:
             against autograd.
         offset: Each record's own offset, when the capture is perturbed.
         tangent: The direction in which per-record values are differentiated forward, if any.
+        narrow: Whether it was computed with fewer bits than the parameters have (autocast).
     """
 
     def __init__(self, tape: Tape, name: str, value: Tensor, offset: Offset | None = None) -> None:
@@ -140,14 +141,20 @@ class Weight:
         self._roots: tuple[Weight, ...] = ()
         self.own: Tensor | None = None  # per-record values, once somebody asked for them
         self.tangent: Tensor | None = None
+        self.narrow = False
         self._graph: Tensor | None = None
         self.value = value
         if tape.checked:
             self._graph = self.value = value.detach().requires_grad_()
 
     @classmethod
-    def made(cls, graph: Tensor, roots: tuple[Weight, ...], own: Tensor | None) -> Weight:
-        """The weight that a parametrisation made from ``roots``."""
+    def made(
+        cls, graph: Tensor, roots: tuple[Weight, ...], own: Tensor | None, *, narrow: bool = False
+    ) -> Weight:
+        """The weight that a parametrisation made from ``roots``.
+
+        ``narrow`` says that something it was made from was computed with fewer bits.
+        """
         weight = cls.__new__(cls)
         weight.tape = roots[0].tape
         weight.name = " and ".join(root.name for root in roots)
@@ -156,6 +163,7 @@ class Weight:
         weight._roots = roots
         weight.own = own
         weight.tangent = None
+        weight.narrow = narrow or graph.dtype.itemsize < roots[0].value.dtype.itemsize
         weight._graph = graph
         weight.value = graph if weight.tape.checked else graph.detach()
         if own is None:
@@ -205,7 +213,12 @@ class Weight:
         if made is None:
             return
         for root in self.roots:
-            root.add(Pulled(made, root.value.shape, partial(self._pull, root)))
+            pulled: Term = Pulled(made, root.value.shape, partial(self._pull, root))
+            if self.narrow:
+                # Pulled together for a sum, records would be rounded together, and coarsely: one
+                # would move the sum by more than its own norm. Each is pulled once, and kept.
+                pulled = Dense(pulled.dense(0, made.records))
+            root.add(pulled)
 
     def _pull(self, root: Weight, rows: Tensor) -> Tensor:
         with quiet_vmap():
@@ -217,7 +230,7 @@ class Weight:
                 retain_graph=True,
                 allow_unused=True,
             )
-        return pulled if pulled is not None else rows.new_zeros(len(rows), *root.value.shape)
+        return root.value.new_zeros(len(rows), *root.value.shape) if pulled is None else pulled
 
 
 @dataclass
@@ -339,6 +352,10 @@ class Tape:
         possible = [where for where, count in copies.items() if count == self.records]
         return self._decide(weight, [*possible, "none"])
 
+    def computed(self, output: Tensor) -> None:
+        """Notes in how many bits a layer's output was computed; ``watch`` does too."""
+        self.narrow = self.narrow or output.dtype.itemsize < 4
+
     def watch(
         self, output: Tensor, terms: Callable[[Tensor], None], reads: Tensor | None = None
     ) -> Tensor:
@@ -349,7 +366,7 @@ class Tape:
         """
         if not torch.is_grad_enabled():
             return output
-        self.narrow = self.narrow or output.dtype.itemsize < 4
+        self.computed(output)
         if output._is_view():
             output = output.clone()  # an in-place operation on a view would move the edge
         if not output.requires_grad:

@@ -56,7 +56,9 @@ class GaussianQuery:
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.sensitivity) and self.sensitivity > 0):
+        # Without noise there is nothing that a bound would be needed for.
+        bounded = math.isfinite(self.sensitivity) or self.noise_multiplier == 0
+        if not (bounded and self.sensitivity > 0):
             raise ValueError(
                 f"query {self.name!r}: sensitivity {self.sensitivity} is not a positive finite "
                 "number; clip what is asked so that one record can move it by a known amount"

@@ -23,13 +23,13 @@ class Answers:
 
     Args:
         source: Where randomness comes from.
-        numel: How many values the first question of a step has (the gradient's).
+        numel: How many values the gradient has, whose noise may be drawn ahead.
         steps: Up to which step noise is drawn ahead, in a thread; 0 for never.
     """
 
     def __init__(self, source: RandomSource, numel: int, steps: int) -> None:
         self._source = source
-        self._first = NoisePrefetcher(source, numel, stop=steps)
+        self._gradient = NoisePrefetcher(source, numel, stop=steps)
 
     def answer(
         self, query: Query, declared: tuple[GaussianQuery, ...], step: int, place: int
@@ -52,12 +52,12 @@ class Answers:
         numel = sum(tensor.numel() for tensor in value.values())
         std = asked.noise_multiplier * asked.sensitivity
         std = asked.noise_multiplier * (asked.sensitivity + rounding_sensitivity(std, numel))
-        if place == 0:
-            noise = self._first.take(step)
+        if asked.name == "gradient" and asked.name not in [one.name for one in declared[:place]]:
+            noise = self._gradient.take(step)
         else:
             noise = gaussian(self._source.once("noise", step, place), numel)
         return add_noise(value, std, noise)
 
     def close(self) -> None:
         """Lets go of the noise prepared ahead."""
-        self._first.close()
+        self._gradient.close()

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from plumbline.gradients.capturing import Perturbation, capture
-from plumbline.gradients.per_sample import PerSampleGradients
+from plumbline.draws import Draws
+from plumbline.evaluation import Rows
+from plumbline.gradients import (
+    PerSampleGradients,
+    Perturbation,
+    capture,
+    grouped_batch_norm,
+    hvp,
+)
 from plumbline.mechanism.calibration import Plan
 from plumbline.sampling import chunks
 from plumbline.training.losses import BatchLoss
@@ -32,6 +40,9 @@ class Owner(Protocol):
     def fetch(self, indices: Tensor) -> Any:
         """Some records, as the loss sees them, on the model's device."""
 
+    def draws_key(self, step: int) -> str:
+        """What the records' own random numbers in a step are drawn from."""
+
 
 @dataclass(eq=False)
 class PrivateBatch:
@@ -40,13 +51,16 @@ class PrivateBatch:
     Attributes:
         step: The number of the step it is for.
         indices: The records' numbers, ``[R]``. Who is in a batch is private: do not publish it.
+        unit_ids: The numbers of its units, ``[N]``: records, or users, or buckets of them.
     """
 
     step: int
     indices: Tensor
+    unit_ids: Tensor
     _owner: Owner = field(repr=False)
-    _groups: Tensor | None = field(repr=False)
-    _units: int = field(repr=False)
+    _unit: Tensor | None = field(default=None, repr=False)  # of each record, [R], ascending
+    _together: bool = field(default=False, repr=False)
+    _states: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -61,38 +75,123 @@ class PrivateBatch:
         """The public constant L by which sums are divided."""
         return self._owner.plan.expected_batch_size
 
-    def chunks(self) -> Iterator[PrivateChunk]:
-        """The physical chunks, in order; every call starts again."""
-        places = torch.arange(len(self.indices))
-        for part in chunks(places, self._owner.max_physical_batch, self._groups):
-            groups = None if self._groups is None else self._groups[part]
-            if groups is not None:
-                groups = groups - groups[0]
-            yield PrivateChunk(self._owner, self.indices[part], groups)
+    @property
+    def sampling_rate(self) -> float:
+        """The probability with which a record takes part."""
+        return self._owner.plan.sampling_rate
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The trainable parameters by name."""
+        return self._owner.parameters()
+
+    def chunks(self, limit: int | None = None) -> Iterator[PrivateChunk]:
+        """The physical chunks, in order, of at most ``limit`` records; every call starts again."""
+        most = self._owner.max_physical_batch
+        if limit is not None:
+            most = limit if most is None else min(most, limit)
+        for places in chunks(torch.arange(len(self.indices)), most, self._unit):
+            unit = places if self._unit is None else self._unit[places]
+            first, last = int(unit[0]), int(unit[-1])
+            yield PrivateChunk(
+                self,
+                self._owner,
+                place=(int(places[0]), len(places)),
+                indices=self.indices[places],
+                unit_ids=self.unit_ids[first : last + 1],
+                unit=None if self._unit is None else unit - first,
+                together=self._together,
+            )
 
     def zeros(self) -> dict[str, Tensor]:
         """A zero for every trainable parameter: the sum over an empty batch."""
         return {name: torch.zeros_like(p) for name, p in self._owner.parameters().items()}
 
+    def draws(self, purpose: str) -> Draws:
+        """Random numbers of each unit's own, the same whenever they are asked for in the step."""
+        return Draws(self.unit_ids, f"{purpose} {self._owner.draws_key(self.step)}")
+
+    def bucketed(self, buckets: Tensor, *, together: bool) -> PrivateBatch:
+        """The batch with the units of equal ``buckets`` (``[units]``) made one unit."""
+        of_record = buckets if self._unit is None else buckets[self._unit]
+        order = torch.argsort(of_record, stable=True)
+        ids, unit = torch.unique_consecutive(of_record[order], return_inverse=True)
+        return replace(
+            self,
+            indices=self.indices[order],
+            unit_ids=ids,
+            _unit=unit,
+            _together=together,
+            _states={},
+        )
+
+    @contextmanager
+    def same_random_numbers(self, place: tuple[int, int]) -> Iterator[None]:
+        """Gives a chunk the random numbers (dropout masks) of its first pass in all passes."""
+        now = torch.get_rng_state()
+        first = self._states.setdefault(place, now)
+        if first is now:
+            yield
+            return
+        torch.set_rng_state(first)
+        try:
+            yield
+        finally:
+            torch.set_rng_state(now)
+
 
 class PrivateChunk:
-    """A physical part of a batch."""
+    """A physical part of a batch.
 
-    def __init__(self, owner: Owner, indices: Tensor, groups: Tensor | None) -> None:
+    Attributes:
+        indices: The records' numbers, ``[R]``.
+        unit_ids: Its units' numbers, ``[units]``.
+    """
+
+    def __init__(
+        self,
+        batch: PrivateBatch,
+        owner: Owner,
+        *,
+        place: tuple[int, int],
+        indices: Tensor,
+        unit_ids: Tensor,
+        unit: Tensor | None,
+        together: bool,
+    ) -> None:
+        self._batch = batch
         self._owner = owner
-        self._groups = groups
+        self._place = place
+        self._unit = unit
+        self._together = together
         self.indices = indices
+        self.unit_ids = unit_ids
+
+    @property
+    def step(self) -> int:
+        """The number of the step."""
+        return self._batch.step
 
     @property
     def units(self) -> int:
-        """How many records (or users) it has."""
-        return len(self.indices) if self._groups is None else int(self._groups[-1]) + 1
+        """How many records (or users, or buckets) it has."""
+        return len(self.unit_ids)
 
     @property
-    def sensitive_features(self) -> Tensor | None:
-        """The group of each record, ``[R]``, if groups were given."""
+    def records(self) -> int:
+        """How many records it has."""
+        return len(self.indices)
+
+    @property
+    def groups(self) -> Tensor | None:
+        """The group of each unit, ``[units]``, if groups were given: that of its first record."""
         features = self._owner.sensitive_features
-        return None if features is None else features[self.indices]
+        if features is None:
+            return None
+        own = features[self.indices]
+        if self._unit is None:
+            return own
+        starts = torch.searchsorted(self._unit, torch.arange(self.units))
+        return own[starts]
 
     @cached_property
     def data(self) -> Any:
@@ -103,8 +202,92 @@ class PrivateChunk:
         """Each record's loss, ``[R]``."""
         return self._owner.loss(self._owner.model, self.data)
 
-    def capture(self, at: Perturbation | Mapping[str, Tensor] | None = None) -> PerSampleGradients:
-        """The gradients of its units: records, or users with all of their records."""
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The trainable parameters by name."""
+        return self._owner.parameters()
+
+    def outputs(self) -> Any:
+        """The model's outputs for the records, where the loss is one of output and target."""
+        return self._owner.loss.outputs(self._owner.model, self.data)
+
+    def draws(self, purpose: str, *, of: Literal["records", "units"] = "records") -> Draws:
+        """Random numbers of each record's (or unit's) own, the same in every pass of the step."""
+        numbers = self.indices if of == "records" else self.unit_ids
+        return Draws(numbers, f"{purpose} {self._owner.draws_key(self.step)}")
+
+    def capture(
+        self,
+        at: Perturbation | Mapping[str, Tensor] | None = None,
+        *,
+        rows: Rows | None = None,
+    ) -> PerSampleGradients:
+        """The gradients of its units: records, or users or buckets with all of their records."""
+        run = self._run(rows)
+        if isinstance(at, Perturbation) and run.unit is not None:
+            at = replace(at, index=run.unit)
         model = self._owner.model
-        gradients = capture(model, self.losses, at=at, records=len(self.indices))
-        return gradients if self._groups is None else gradients.pool(self._groups, self.units)
+        with self._batch.same_random_numbers(self._place), run.normalised(model):
+            together = None if run.together is None else run.unit
+            gradients = capture(model, run.losses, at=at, records=run.rows, together=together)
+        if run.unit is None or together is not None:
+            return gradients
+        return gradients.pool(run.unit, self.units)
+
+    def hvp(self, vectors: Mapping[str, Tensor], *, rows: Rows | None = None) -> PerSampleGradients:
+        """Its units' Hessians times vectors ``[units, *shape]``, or one ``[*shape]`` for all."""
+        run = self._run(rows)
+        if run.unit is not None:
+            shapes = {name: p.shape for name, p in self._owner.parameters().items()}
+            vectors = {
+                name: value if value.shape == shapes[name] else value[run.unit.to(value.device)]
+                for name, value in vectors.items()
+            }
+        model = self._owner.model
+        with self._batch.same_random_numbers(self._place), run.normalised(model):
+            products = hvp(model, run.losses, vectors, records=run.rows)
+        return products if run.unit is None else products.pool(run.unit, self.units)
+
+    def _run(self, rows: Rows | None) -> _Run:
+        loss, model = self._owner.loss, self._owner.model
+        bucket = self._unit if self._together else None
+        if rows is None:
+            return _Run(loss, model, self.data, self.records, self._unit, bucket)
+        record = rows.record
+        unit = record if self._unit is None else self._unit[record]
+        together = record if rows.together else unit if self._together else None
+        return _Run(loss, model, rows.data, len(record), unit, together, rows.weights)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What the model is run on.
+
+    Attributes:
+        rows: How many rows it is shown.
+        unit: The unit of each row, ``[rows]``; None where each row is one.
+        together: Which rows BatchNorm takes together, ``[rows]``: those of a record, or all of a
+            bucket's; None for BatchNorm as it is.
+        weights: By how much each row's loss counts, ``[rows]``; None for fully.
+    """
+
+    loss: BatchLoss
+    model: nn.Module
+    data: Any
+    rows: int
+    unit: Tensor | None
+    together: Tensor | None
+    weights: Tensor | None = None
+
+    def losses(self) -> Tensor:
+        """Each row's loss, ``[rows]``."""
+        losses = self.loss(self.model, self.data)
+        if self.weights is None:
+            return losses
+        weights = self.weights.to(losses)
+        return torch.where(weights == 0, 0, losses * weights)
+
+    def normalised(self, model: nn.Module) -> Any:
+        """BatchNorm over the rows that belong together, where that is asked for."""
+        if self.together is None:
+            return nullcontext()
+        return grouped_batch_norm(model, self.together.to(next(model.parameters()).device))

@@ -16,14 +16,32 @@ Loss = Callable[..., Tensor]
 
 
 class BatchLoss:
-    """A loss that runs the model itself: ``function(model, batch)`` gives ``[B]``."""
+    """A loss that runs the model itself: ``function(model, batch)`` gives ``[B]``.
 
-    def __init__(self, function: Callable[[nn.Module, Any], Tensor]) -> None:
+    Where it is made from a loss of output and target, ``run(model, batch)`` gives the two.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[nn.Module, Any], Tensor],
+        run: Callable[[nn.Module, Any], tuple[Any, Any]] | None = None,
+    ) -> None:
         self._function = function
+        self._run = run
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         """One loss per record."""
         return self._function(model, batch)
+
+    def outputs(self, model: nn.Module, batch: Any) -> Any:
+        """The model's outputs for a batch."""
+        if self._run is None:
+            raise ValueError(
+                "The method needs the model's outputs, which a loss of (model, batch) does not "
+                "show. Give a loss of output and target, such as "
+                'nn.CrossEntropyLoss(reduction="none").'
+            )
+        return self._run(model, batch)[0]
 
 
 def batch_loss(function: Callable[[nn.Module, Any], Tensor]) -> BatchLoss:
@@ -49,7 +67,7 @@ def applied(loss: Loss) -> BatchLoss:
     if isinstance(loss, BatchLoss):
         return loss
 
-    def run(model: nn.Module, batch: Any) -> Tensor:
+    def run(model: nn.Module, batch: Any) -> tuple[Any, Any]:
         if isinstance(batch, Mapping):
             if "labels" not in batch:
                 raise ValueError(
@@ -58,16 +76,16 @@ def applied(loss: Loss) -> BatchLoss:
                     "and mark it with plumbline.batch_loss."
                 )
             output = model(**{name: value for name, value in batch.items() if name != "labels"})
-            return _flat(loss(getattr(output, "logits", output), batch["labels"]))
+            return getattr(output, "logits", output), batch["labels"]
         if not isinstance(batch, tuple | list) or len(batch) < 2:
             raise ValueError(
                 f"A batch of type {type(batch).__name__} has no target for the loss. Give "
                 "(inputs, target), or mark a loss of (model, batch) with plumbline.batch_loss."
             )
         *inputs, target = batch
-        return _flat(loss(model(*inputs), target))
+        return model(*inputs), target
 
-    return BatchLoss(run)
+    return BatchLoss(lambda model, batch: _flat(loss(*run(model, batch))), run)
 
 
 def _flat(values: Tensor) -> Tensor:

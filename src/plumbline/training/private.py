@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
 from rich.console import Console
 from torch import Tensor, nn
 
+from plumbline.gradients import without_batch_norm
 from plumbline.gradients.isolation import check_isolation
 from plumbline.mechanism.accountant import EpsilonCurve
 from plumbline.mechanism.calibration import Plan
@@ -152,9 +154,11 @@ class Private:
         self._accept(batch)
         if not self._isolated and len(batch):
             chunk = next(batch.chunks())
-            self._isolated = check_isolation(
-                self.model, lambda data: self.loss(self.model, data), chunk.data
-            )
+            # A method that lets BatchNorm take some rows together is responsible for these.
+            with without_batch_norm(self.model) if self.method.together else nullcontext():
+                self._isolated = check_isolation(
+                    self.model, lambda data: self.loss(self.model, data), chunk.data
+                )
         public: dict[str, Tensor] = {}
         if self._public is not None:  # before the charge: should it fail, nothing is spent
             public = self._public.gradient(self.model, self.parameters(), batch.step)
@@ -195,6 +199,10 @@ class Private:
         device = next(iter(self.parameters().values())).device
         return to_device(self._records.fetch(indices), device)
 
+    def draws_key(self, step: int) -> str:
+        """What the records' own random numbers in a step are drawn from."""
+        return self._source.stream("draws", step).bytes(16).hex()
+
     def epsilon(self, *, exact: bool = False) -> float:
         """Epsilon spent so far at the budget's delta: from a cached curve, rounded up.
 
@@ -229,7 +237,7 @@ class Private:
         indices = units
         if isinstance(self._sampler, UserSampler):
             indices, groups = self._sampler.records_of(units)
-        self._pending = PrivateBatch(self.steps_done, indices, self, groups, len(units))
+        self._pending = PrivateBatch(self.steps_done, indices, units, self, groups)
         return self._pending
 
     def _accept(self, batch: PrivateBatch) -> None:

@@ -38,6 +38,14 @@ class Method(Protocol):
     name: str
 
     @property
+    def needs_groups(self) -> bool:
+        """Whether it needs ``sensitive_features``."""
+
+    @property
+    def together(self) -> bool:
+        """Whether it lets BatchNorm take some rows together, and answers for these itself."""
+
+    @property
     def unbounded_reason(self) -> str | None:
         """Why the method has no guarantee, or None."""
 
@@ -101,6 +109,11 @@ class Setup:
         if user_ids is not None and len(user_ids) != len(records):
             raise ValueError(
                 f"user_ids has {len(user_ids)} entries for {len(records)} records; give one each."
+            )
+        if method.needs_groups and sensitive_features is None:
+            raise ValueError(
+                f"The method '{method.name}' treats groups of records differently and needs the "
+                "group of each: give sensitive_features, one value for every record."
             )
         if max_physical_batch is not None and not (
             type(max_physical_batch) is int and max_physical_batch >= 1

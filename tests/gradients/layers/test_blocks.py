@@ -8,7 +8,13 @@ from torch import Tensor, nn
 from plumbline.gradients import PerSampleGradients, capture, combine
 from plumbline.gradients.compound import Mixed
 from plumbline.gradients.layers.blocks import Stacked
-from tests.gradients.harness import assert_matches_loop, kernel, record_losses
+from tests.gradients.harness import (
+    PRECISIONS,
+    Precision,
+    assert_matches_loop,
+    kernel,
+    record_losses,
+)
 
 Split = Callable[[Tensor], tuple[Tensor, ...]]
 
@@ -44,17 +50,18 @@ def _captured(x: Tensor, model: nn.Module) -> PerSampleGradients:
     return capture(model, lambda: record_losses(model(x)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@PRECISIONS
 @pytest.mark.parametrize("shape", [(5, 4), (5, 3, 4), (3, 3, 4)], ids=str)
 @pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS.keys())
-def test_splits(split: Split, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    assert_matches_loop(Packed(split), torch.randn(shape), dtype=dtype)
+def test_splits(split: Split, shape: tuple[int, ...], precision: Precision) -> None:
+    assert_matches_loop(Packed(split), torch.randn(shape), **precision)
 
 
+@PRECISIONS
 @pytest.mark.parametrize("name", ["keep", "stream", "gram"])
-def test_every_kernel(name: str) -> None:
+def test_every_kernel(name: str, precision: Precision) -> None:
     with kernel(name):
-        assert_matches_loop(Packed(SPLITS["sizes"]), torch.randn(5, 2, 4))
+        assert_matches_loop(Packed(SPLITS["sizes"]), torch.randn(5, 2, 4), **precision)
 
 
 def test_rows_that_are_not_used_have_no_gradient() -> None:
@@ -71,7 +78,8 @@ def test_a_block_keeps_its_layers_term() -> None:
     assert list(term.blocks) == [(0, 2), (2, 5), (5, 9)]
 
 
-def test_one_parameter_split_in_two_ways() -> None:
+@PRECISIONS
+def test_one_parameter_split_in_two_ways(precision: Precision) -> None:
     class Twice(Packed):
         def forward(self, x: Tensor) -> Tensor:
             first = super().forward(x)
@@ -82,10 +90,11 @@ def test_one_parameter_split_in_two_ways() -> None:
 
     model = Twice(SPLITS["sizes"])
     assert isinstance(_captured(torch.randn(5, 3, 4), model).term("weight"), Mixed)
-    assert_matches_loop(model, torch.randn(5, 3, 4))
+    assert_matches_loop(model, torch.randn(5, 3, 4), **precision)
 
 
-def test_a_split_along_another_dimension() -> None:
+@PRECISIONS
+def test_a_split_along_another_dimension(precision: Precision) -> None:
     class Columns(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -95,13 +104,14 @@ def test_a_split_along_another_dimension() -> None:
             left, right = self.weight.chunk(2, dim=1)
             return F.linear(torch.tanh(F.linear(x, left)), right)
 
-    assert_matches_loop(Columns(), torch.randn(3, 5, 4))
+    assert_matches_loop(Columns(), torch.randn(3, 5, 4), **precision)
 
 
-def test_blocks_of_a_parametrised_weight() -> None:
+@PRECISIONS
+def test_blocks_of_a_parametrised_weight(precision: Precision) -> None:
     model = Packed(SPLITS["chunk"])
     nn.utils.parametrizations.weight_norm(model, "weight")
-    assert_matches_loop(model, torch.randn(3, 5, 4))
+    assert_matches_loop(model, torch.randn(3, 5, 4), **precision)
 
 
 def test_select_pool_and_combine() -> None:

@@ -4,12 +4,14 @@ from torch import Tensor, nn
 
 from plumbline.gradients import capture
 from plumbline.gradients.layers.linear import Outer
-from tests.gradients.harness import assert_matches_loop, record_losses
+from tests.gradients.harness import (
+    PRECISIONS,
+    Precision,
+    assert_matches_loop,
+    record_losses,
+)
 from tests.gradients.hessian_harness import assert_hessian_products_match_loop
 
-DTYPES = pytest.mark.parametrize(
-    "dtype", [torch.float64, torch.float32], ids=["float64", "float32"]
-)
 SHAPES = pytest.mark.parametrize(
     "shape", [(5, 4), (3, 5, 4), (4, 4, 4), (3, 2, 5, 4), (1, 3, 4), (3, 1, 4)], ids=str
 )
@@ -44,11 +46,11 @@ class Product(nn.Module):
         return torch.matmul(x, weight) if self.form == "torch.matmul" else x.matmul(weight)
 
 
-@DTYPES
+@PRECISIONS
 @SHAPES
-def test_conv1d(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_conv1d(shape: tuple[int, ...], precision: Precision) -> None:
     model = nn.Sequential(Conv1D(6, 4), nn.Tanh(), Conv1D(3, 6))
-    assert_matches_loop(model, torch.randn(shape), dtype=dtype)
+    assert_matches_loop(model, torch.randn(shape), **precision)
 
 
 def test_conv1d_of_transformers() -> None:
@@ -66,11 +68,11 @@ def test_a_frozen_parameter(frozen: str) -> None:
     assert_matches_loop(model, torch.randn(3, 5, 4))
 
 
-@DTYPES
+@PRECISIONS
 @SHAPES
 @pytest.mark.parametrize("form", ["@", "torch.matmul", "Tensor.matmul"])
-def test_products(form: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    assert_matches_loop(Product(form), torch.randn(shape), dtype=dtype)
+def test_products(form: str, shape: tuple[int, ...], precision: Precision) -> None:
+    assert_matches_loop(Product(form), torch.randn(shape), **precision)
 
 
 def test_a_product_is_a_linear_layer() -> None:
@@ -79,8 +81,9 @@ def test_a_product_is_a_linear_layer() -> None:
     assert isinstance(found.term("first"), Outer)
 
 
-def test_sequence_first() -> None:
-    assert_matches_loop(Product("@"), torch.randn(5, 3, 4), batch_dim=1)
+@PRECISIONS
+def test_sequence_first(precision: Precision) -> None:
+    assert_matches_loop(Product("@"), torch.randn(5, 3, 4), batch_dim=1, **precision)
 
 
 class Otherwise(nn.Module):
@@ -104,18 +107,14 @@ class Otherwise(nn.Module):
         return x @ self.weight.T
 
 
+@PRECISIONS
 @pytest.mark.parametrize(
     "form", ["scaled", "from the left", "by a vector", "of weights", "transposed"]
 )
-def test_other_products(form: str) -> None:
-    assert_matches_loop(Otherwise(form), torch.randn(3, 4, 4))
+def test_other_products(form: str, precision: Precision) -> None:
+    assert_matches_loop(Otherwise(form), torch.randn(3, 4, 4), **precision)
 
 
 def test_hessian_products() -> None:
     model = nn.Sequential(Conv1D(6, 4), nn.Tanh(), Conv1D(3, 6))
     assert_hessian_products_match_loop(model, torch.randn(3, 5, 4))
-
-
-def test_autocast() -> None:
-    model = nn.Sequential(Conv1D(6, 4), nn.Tanh(), Conv1D(3, 6))
-    assert_matches_loop(model, torch.randn(3, 5, 4), dtype=torch.float32, autocast=True)

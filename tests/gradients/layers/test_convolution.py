@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from plumbline.gradients import BatchDimensionError, capture
-from tests.gradients.harness import assert_matches_loop, kernel, record_losses
+from tests.gradients.harness import (
+    PRECISIONS,
+    Precision,
+    assert_matches_loop,
+    kernel,
+    record_losses,
+)
 
 Build = Callable[[], nn.Module]
 
@@ -55,27 +61,17 @@ EVEN: dict[str, tuple[Build, tuple[int, ...]]] = {
 even_kernels = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 
 
+@PRECISIONS
 @pytest.mark.parametrize(("build", "shape"), LAYERS.values(), ids=LAYERS.keys())
-def test_every_setting(build: Build, shape: tuple[int, ...]) -> None:
-    assert_matches_loop(build(), torch.randn(shape))
+def test_every_setting(build: Build, shape: tuple[int, ...], precision: Precision) -> None:
+    assert_matches_loop(build(), torch.randn(shape), **precision)
 
 
 @even_kernels
+@PRECISIONS
 @pytest.mark.parametrize(("build", "shape"), EVEN.values(), ids=EVEN.keys())
-def test_even_kernels(build: Build, shape: tuple[int, ...]) -> None:
-    assert_matches_loop(build(), torch.randn(shape))
-
-
-@pytest.mark.parametrize("which", ["1d", "2d", "depthwise", "stride", "transposed 2d"])
-def test_in_float32(which: str) -> None:
-    build, shape = LAYERS[which]
-    assert_matches_loop(build(), torch.randn(shape), dtype=torch.float32)
-
-
-@pytest.mark.parametrize("which", ["1d", "2d", "groups", "same"])
-def test_under_autocast(which: str) -> None:
-    build, shape = LAYERS[which]
-    assert_matches_loop(build(), torch.randn(shape), dtype=torch.float32, autocast=True)
+def test_even_kernels(build: Build, shape: tuple[int, ...], precision: Precision) -> None:
+    assert_matches_loop(build(), torch.randn(shape), **precision)
 
 
 PLAIN = ["1d", "2d", "3d", "stride", "dilation", "zero padding", "same", "reflect", "one by one"]
@@ -87,13 +83,14 @@ KERNELS_OF = {
 }
 
 
+@PRECISIONS
 @pytest.mark.parametrize(
     ("name", "which"), [(name, which) for name, layers in KERNELS_OF.items() for which in layers]
 )
-def test_every_dense_kernel(name: str, which: str) -> None:
+def test_every_dense_kernel(name: str, which: str, precision: Precision) -> None:
     build, shape = LAYERS[which]
     with kernel(name):
-        assert_matches_loop(build(), torch.randn(shape))
+        assert_matches_loop(build(), torch.randn(shape), **precision)
 
 
 @pytest.mark.parametrize("name", KERNELS_OF)
@@ -105,10 +102,11 @@ def test_every_dense_kernel_over_several_chunks(name: str, monkeypatch: pytest.M
         assert_matches_loop(model, torch.randn(35, 2, 5, 4), perturbed=False)
 
 
+@PRECISIONS
 @pytest.mark.parametrize("name", ["keep", "stream"])
-def test_every_norm_kernel(name: str) -> None:
+def test_every_norm_kernel(name: str, precision: Precision) -> None:
     with kernel(name):
-        assert_matches_loop(nn.Conv2d(2, 3, 3), torch.randn(5, 2, 12, 12))
+        assert_matches_loop(nn.Conv2d(2, 3, 3), torch.randn(5, 2, 12, 12), **precision)
 
 
 @st.composite

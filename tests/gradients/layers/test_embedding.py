@@ -1,9 +1,17 @@
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from plumbline.gradients import RecordsMixError, capture
-from tests.gradients.harness import assert_matches_loop, record_losses
+from tests.gradients.harness import (
+    AUTOCAST,
+    PRECISIONS,
+    Precision,
+    assert_matches_loop,
+    record_losses,
+)
 
 
 class Tokens(nn.Module):
@@ -42,29 +50,53 @@ class Expanded(Tokens):
         return self.positions(torch.arange(tokens.shape[1])[None].expand_as(tokens))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@PRECISIONS
 @pytest.mark.parametrize("shape", [(5, 7), (5, 1), (1, 6), (5, 3, 2), (5,)])
-def test_tokens_of_any_rank(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    assert_matches_loop(nn.Embedding(6, 4), torch.randint(0, 6, shape), dtype=dtype)
+def test_tokens_of_any_rank(shape: tuple[int, ...], precision: Precision) -> None:
+    assert_matches_loop(nn.Embedding(6, 4), torch.randint(0, 6, shape), **precision)
 
 
-def test_repeated_tokens_are_summed_within_their_record() -> None:
+@given(
+    records=st.integers(1, 5),
+    positions=st.lists(st.integers(1, 4), max_size=2),
+    table=st.integers(1, 6),
+    width=st.integers(1, 5),
+    padded=st.booleans(),
+)
+def test_any_shape(
+    records: int, positions: list[int], table: int, width: int, padded: bool
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Embedding(table, width, padding_idx=0 if padded else None),
+        nn.Tanh(),
+        nn.Linear(width, 2),
+    )
+    assert_matches_loop(model, torch.randint(0, table, (records, *positions)))
+
+
+@PRECISIONS
+def test_repeated_tokens_are_summed_within_their_record(precision: Precision) -> None:
     tokens = torch.tensor([[1, 1, 1, 1], [2, 0, 2, 0], [0, 1, 2, 3], [3, 3, 0, 3]])
-    assert_matches_loop(nn.Embedding(4, 5), tokens)
+    assert_matches_loop(nn.Embedding(4, 5), tokens, **precision)
 
 
+@PRECISIONS
 @pytest.mark.parametrize("padding", [0, 3, -1])
-def test_the_padding_row_gets_no_gradient(padding: int) -> None:
+def test_the_padding_row_gets_no_gradient(padding: int, precision: Precision) -> None:
     table = nn.Embedding(6, 4, padding_idx=padding)
     tokens = torch.tensor([[0, 1, 3, 5], [3, 3, 0, 5], [5, 5, 5, 5], [1, 2, 3, 4]])
-    found = assert_matches_loop(table, tokens)
+    found = assert_matches_loop(table, tokens, **precision)
     assert not found.materialise()["weight"][:, padding].any()
 
 
+@PRECISIONS
 @pytest.mark.parametrize("kind", [Tokens, Buffered, Sliced, WithLeadingOne, Expanded])
 @pytest.mark.parametrize("records", [3, 1, 6], ids=["", "one record", "records equal positions"])
-def test_positions_shared_by_all_records(kind: type[Tokens], records: int) -> None:
-    assert_matches_loop(kind(6), torch.randint(0, 10, (records, 6)))
+def test_positions_shared_by_all_records(
+    kind: type[Tokens], records: int, precision: Precision
+) -> None:
+    assert_matches_loop(kind(6), torch.randint(0, 10, (records, 6)), **precision)
 
 
 @pytest.mark.parametrize("kind", [Tokens, Buffered, Sliced, WithLeadingOne, Expanded])
@@ -77,8 +109,10 @@ def test_shared_positions_when_a_later_batch_is_as_long_as_the_sequence(
     assert_matches_loop(model, torch.randint(0, 10, (1, 6)))
 
 
-def test_sequence_first_tokens() -> None:
-    assert_matches_loop(nn.Embedding(6, 4), torch.randint(0, 6, (7, 5)), batch_dim=1)
+@PRECISIONS
+def test_sequence_first_tokens(precision: Precision) -> None:
+    tokens = torch.randint(0, 6, (7, 5))
+    assert_matches_loop(nn.Embedding(6, 4), tokens, batch_dim=1, **precision)
 
 
 def test_a_table_used_twice() -> None:
@@ -96,7 +130,7 @@ def test_a_table_used_twice() -> None:
 def test_under_autocast() -> None:
     model = nn.Sequential(nn.Embedding(6, 16), nn.Linear(16, 8))
     tokens = torch.randint(0, 6, (5, 4))
-    assert_matches_loop(model, tokens, dtype=torch.float32, autocast=True)
+    assert_matches_loop(model, tokens, **AUTOCAST)
 
 
 @pytest.mark.parametrize("option", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])

@@ -6,16 +6,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from plumbline.gradients import BatchDimensionError, capture
-from tests.gradients.harness import assert_matches_loop, record_losses
+from tests.gradients.harness import (
+    AUTOCAST,
+    PRECISIONS,
+    Precision,
+    assert_matches_loop,
+    record_losses,
+    record_norms,
+)
 
 
 class WithWeight(nn.Module):
-    """A raw matrix and a raw vector, for the forms below to use."""
+    """A raw matrix and a raw vector, for the forms below to use.
+
+    Small enough that no tanh saturates: there bfloat16 has no digits left, in the loop either.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.randn(3, 4))
-        self.bias = nn.Parameter(torch.randn(3))
+        self.weight = nn.Parameter(torch.randn(3, 4) / 2)
+        self.bias = nn.Parameter(torch.randn(3) / 2)
 
 
 class Functional(WithWeight):
@@ -117,25 +127,49 @@ FORMS = [
 ]  # fmt: skip
 
 
+@PRECISIONS
 @pytest.mark.parametrize("kind", FORMS)
 @pytest.mark.parametrize("records", [5, 1, 6], ids=["", "one record", "records equal positions"])
-def test_raw_parameters(kind: type[nn.Module], records: int) -> None:
-    assert_matches_loop(kind(), torch.randn(records, 6, 4))
+def test_raw_parameters(kind: type[nn.Module], records: int, precision: Precision) -> None:
+    assert_matches_loop(kind(), torch.randn(records, 6, 4), **precision)
 
 
+@PRECISIONS
 @pytest.mark.parametrize("kind", [kind for kind in FORMS if kind not in (FromTheLeft, Distances)])
-def test_raw_parameters_without_positions(kind: type[nn.Module]) -> None:
-    assert_matches_loop(kind(), torch.randn(5, 4))
+def test_raw_parameters_without_positions(kind: type[nn.Module], precision: Precision) -> None:
+    assert_matches_loop(kind(), torch.randn(5, 4), **precision)
 
 
-@pytest.mark.parametrize("kind", [Functional, Einsum, Product, MadeInForward, InPlaceBias])
-def test_raw_parameters_in_float32(kind: type[nn.Module]) -> None:
-    assert_matches_loop(kind(), torch.randn(5, 6, 4), dtype=torch.float32)
+@pytest.mark.parametrize("positions", [1, 6])
+@pytest.mark.parametrize("added", [False, True], ids=["alone", "added to another"])
+def test_a_weight_made_in_bfloat16(added: bool, positions: int) -> None:
+    """What the norms measure is what a sum adds up, however coarsely the weight was made."""
 
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.left, self.right = (nn.Parameter(torch.randn(4, 4)) for _ in range(2))
+            self.register_buffer("fixed", torch.randn(4, 4))
 
-@pytest.mark.parametrize("kind", [Functional, Product, Einsum, InPlaceBias])
-def test_raw_parameters_under_autocast(kind: type[nn.Module]) -> None:
-    assert_matches_loop(kind(), torch.randn(5, 6, 4), dtype=torch.float32, autocast=True)
+        def forward(self, x: Tensor) -> Tensor:
+            product = self.left @ self.right
+            return F.linear(x, self.fixed + product if added else product)
+
+    model, x = Product(), torch.randn(8, positions, 4)
+    assert_matches_loop(model, x, **AUTOCAST)
+
+    def losses() -> Tensor:
+        with torch.autocast(x.device.type, torch.bfloat16):
+            return record_losses(model(x))
+
+    for _ in range(2):
+        found = capture(model, losses)
+        dense, weights = found.materialise(), 1 / found.norms()
+        assert weights.dtype == torch.float32
+        torch.testing.assert_close(1 / weights, record_norms(dense).float(), rtol=1e-5, atol=0)
+        for name, total in found.sum(weights).items():
+            expected = torch.einsum("b,b...->...", weights, dense[name])
+            torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-5)
 
 
 class Tokens(nn.Module):
@@ -153,9 +187,10 @@ class Tokens(nn.Module):
         return tokens + self.scale * self.linear(tokens)
 
 
+@PRECISIONS
 @pytest.mark.parametrize("records", [5, 1, 6, 7], ids=["", "one", "as patches", "as tokens"])
-def test_class_token_positions_and_layer_scale(records: int) -> None:
-    assert_matches_loop(Tokens(), torch.randn(records, 6, 4))
+def test_class_token_positions_and_layer_scale(records: int, precision: Precision) -> None:
+    assert_matches_loop(Tokens(), torch.randn(records, 6, 4), **precision)
 
 
 def test_class_token_when_a_later_batch_is_as_long_as_the_sequence() -> None:
@@ -164,10 +199,19 @@ def test_class_token_when_a_later_batch_is_as_long_as_the_sequence() -> None:
         assert_matches_loop(model, torch.randn(records, 6, 4))
 
 
+@PRECISIONS
 @pytest.mark.parametrize("channels", [1, 4], ids=["one slope", "a slope per channel"])
 @pytest.mark.parametrize("shape", [(5, 4), (5, 4, 3), (5, 4, 3, 3)])
-def test_prelu(channels: int, shape: tuple[int, ...]) -> None:
-    assert_matches_loop(nn.PReLU(channels), torch.randn(shape))
+def test_prelu(channels: int, shape: tuple[int, ...], precision: Precision) -> None:
+    def losses(model: nn.Module, x: Tensor) -> Tensor:
+        # A slope's gradient is then a sum of one sign: one that cancels is rounding in bfloat16.
+        return model(x).float().flatten(1).square().mean(1)
+
+    model, x = nn.PReLU(channels), torch.randn(shape)
+    if precision is AUTOCAST:
+        assert_matches_loop(model, x, losses=losses, **precision)
+    else:
+        assert_matches_loop(model, x, **precision)
 
 
 def test_a_scalar_parameter() -> None:

@@ -1,11 +1,21 @@
+from collections.abc import Callable
+
 import pytest
 import torch
-from torch import nn
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from plumbline.gradients import RecordsMixError, capture
-from tests.gradients.harness import assert_matches_loop, record_losses
+from tests.gradients.harness import (
+    AUTOCAST,
+    PRECISIONS,
+    Precision,
+    assert_matches_loop,
+    record_losses,
+)
 
-LAYERS = {
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "group": (lambda: nn.GroupNorm(2, 4), (5, 4, 6, 6)),
     "group of all channels": (lambda: nn.GroupNorm(1, 4), (5, 4, 6)),
     "one group per channel": (lambda: nn.GroupNorm(4, 4), (5, 4, 3, 2, 2)),
@@ -23,10 +33,48 @@ def _randomised(layer: nn.Module) -> nn.Module:
     return layer
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@PRECISIONS
 @pytest.mark.parametrize(("build", "shape"), LAYERS.values(), ids=LAYERS.keys())
-def test_every_setting(build, shape: tuple[int, ...], dtype: torch.dtype) -> None:  # type: ignore[no-untyped-def]
-    assert_matches_loop(_randomised(build()), torch.randn(shape), dtype=dtype)
+def test_every_setting(
+    build: Callable[[], nn.Module], shape: tuple[int, ...], precision: Precision
+) -> None:
+    assert_matches_loop(_randomised(build()), torch.randn(shape), **precision)
+
+
+class Narrow(nn.Module):
+    """What a convolution in front does under autocast, which leaves the norm's own type alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.bfloat16()
+
+
+@pytest.mark.parametrize(("build", "shape"), LAYERS.values(), ids=LAYERS.keys())
+def test_bfloat16_inputs_under_autocast(
+    build: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    model = nn.Sequential(Narrow(), _randomised(build()))
+    assert_matches_loop(model, torch.randn(shape), **AUTOCAST)
+
+
+@st.composite
+def norms(draw: st.DrawFn) -> tuple[nn.Module, tuple[int, ...]]:
+    groups, each = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    spatial = draw(st.lists(st.integers(2, 4), min_size=1, max_size=3))
+    instance = [nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d][len(spatial) - 1]
+    layer = (
+        instance(groups * each, affine=True)
+        if draw(st.booleans())
+        else nn.GroupNorm(groups, groups * each)
+    )
+    return layer, (draw(st.integers(1, 4)), groups * each, *spatial)
+
+
+@given(norms())
+def test_any_shape(drawn: tuple[nn.Module, tuple[int, ...]]) -> None:
+    layer, shape = drawn
+    torch.manual_seed(0)
+    model = nn.Sequential(_randomised(layer), nn.Tanh(), nn.Linear(shape[-1], 2))
+    assert_matches_loop(model, torch.randn(shape))
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
@@ -51,7 +99,7 @@ def test_channels_last_images() -> None:
 
 def test_under_autocast() -> None:
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.Tanh(), nn.Conv2d(4, 2, 3))
-    assert_matches_loop(model, torch.randn(5, 2, 7, 7), dtype=torch.float32, autocast=True)
+    assert_matches_loop(model, torch.randn(5, 2, 7, 7), **AUTOCAST)
 
 
 def test_running_statistics_in_training_are_refused() -> None:
@@ -63,7 +111,8 @@ def test_running_statistics_in_training_are_refused() -> None:
     assert torch.equal(model.running_mean, before)
 
 
-def test_running_statistics_in_evaluation_work() -> None:
+@PRECISIONS
+def test_running_statistics_in_evaluation_work(precision: Precision) -> None:
     model = _randomised(nn.InstanceNorm1d(4, affine=True, track_running_stats=True))
     nn.init.normal_(model.running_mean)
-    assert_matches_loop(model.eval(), torch.randn(5, 4, 6))
+    assert_matches_loop(model.eval(), torch.randn(5, 4, 6), **precision)

@@ -2,10 +2,18 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from plumbline.gradients import RecordsMixError, capture
-from tests.gradients.harness import assert_matches_loop, record_losses
+from tests.gradients.harness import (
+    AUTOCAST,
+    PRECISIONS,
+    Precision,
+    assert_matches_loop,
+    record_losses,
+)
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "layer": (lambda: nn.LayerNorm(6), (5, 6)),
@@ -28,12 +36,12 @@ def _randomised(layer: nn.Module) -> nn.Module:
     return layer
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@PRECISIONS
 @pytest.mark.parametrize(("build", "shape"), LAYERS.values(), ids=LAYERS.keys())
 def test_every_setting(
-    build: Callable[[], nn.Module], shape: tuple[int, ...], dtype: torch.dtype
+    build: Callable[[], nn.Module], shape: tuple[int, ...], precision: Precision
 ) -> None:
-    assert_matches_loop(_randomised(build()), torch.randn(shape), dtype=dtype)
+    assert_matches_loop(_randomised(build()), torch.randn(shape), **precision)
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
@@ -43,9 +51,24 @@ def test_a_frozen_parameter_is_left_out(frozen: str) -> None:
     assert_matches_loop(layer, torch.randn(5, 4, 6))
 
 
+@PRECISIONS
 @pytest.mark.parametrize("build", [nn.LayerNorm, nn.RMSNorm])
-def test_sequence_first(build: Callable[[int], nn.Module]) -> None:
-    assert_matches_loop(_randomised(build(6)), torch.randn(4, 5, 6), batch_dim=1)
+def test_sequence_first(build: Callable[[int], nn.Module], precision: Precision) -> None:
+    assert_matches_loop(_randomised(build(6)), torch.randn(4, 5, 6), batch_dim=1, **precision)
+
+
+@given(
+    records=st.integers(1, 5),
+    positions=st.lists(st.integers(1, 4), max_size=2),
+    over=st.lists(st.integers(2, 5), min_size=1, max_size=2),
+    kind=st.sampled_from([nn.LayerNorm, nn.RMSNorm]),
+)
+def test_any_shape(
+    records: int, positions: list[int], over: list[int], kind: Callable[[list[int]], nn.Module]
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(_randomised(kind(over)), nn.Tanh(), nn.Linear(over[-1], 2))
+    assert_matches_loop(model, torch.randn(records, *positions, *over))
 
 
 def test_a_reused_layer() -> None:
@@ -65,12 +88,31 @@ def test_an_in_place_activation_afterwards() -> None:
     assert_matches_loop(model, torch.randn(5, 3, 6))
 
 
+class Narrow(nn.Module):
+    """What a linear layer in front does under autocast, which leaves the norm's own type alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.bfloat16()
+
+
 # torch itself warns that it has no fused kernel for bfloat16 inputs and float32 weights.
-@pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+unfused = pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")
+
+
+@unfused
 @pytest.mark.parametrize("build", [nn.LayerNorm, nn.RMSNorm])
 def test_under_autocast(build: Callable[[int], nn.Module]) -> None:
     model = nn.Sequential(nn.Linear(16, 16), build(16), nn.Linear(16, 4))
-    assert_matches_loop(model, torch.randn(5, 3, 16), dtype=torch.float32, autocast=True)
+    assert_matches_loop(model, torch.randn(5, 3, 16), **AUTOCAST)
+
+
+@unfused
+@pytest.mark.parametrize(("build", "shape"), LAYERS.values(), ids=LAYERS.keys())
+def test_bfloat16_inputs_under_autocast(
+    build: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    model = nn.Sequential(Narrow(), _randomised(build()))
+    assert_matches_loop(model, torch.randn(shape), **AUTOCAST)
 
 
 BATCH_NORMS = {
@@ -80,14 +122,20 @@ BATCH_NORMS = {
 }
 
 
+@PRECISIONS
+@pytest.mark.parametrize("front", [nn.Identity, Narrow], ids=["", "bfloat16 inputs"])
 @pytest.mark.parametrize(("build", "shape"), BATCH_NORMS.values(), ids=BATCH_NORMS.keys())
 def test_batch_norm_with_fixed_statistics(
-    build: Callable[[], nn.Module], shape: tuple[int, ...]
+    build: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    front: type[nn.Module],
+    precision: Precision,
 ) -> None:
     layer = _randomised(build())
     nn.init.normal_(layer.running_mean)
     nn.init.uniform_(layer.running_var, 0.5, 1.5)
-    assert_matches_loop(layer.eval(), torch.randn(shape))
+    model = nn.Sequential(front() if precision is AUTOCAST else nn.Identity(), layer)
+    assert_matches_loop(model.eval(), torch.randn(shape), **precision)
 
 
 @pytest.mark.parametrize("statistics", [True, False])

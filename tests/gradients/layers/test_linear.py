@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.gradients.harness import assert_matches_loop, kernel
+from tests.gradients.harness import AUTOCAST, PRECISIONS, Precision, assert_matches_loop, kernel
 
 RANKS = {
     "two dimensions": (5, 4),
@@ -17,10 +17,10 @@ RANKS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@PRECISIONS
 @pytest.mark.parametrize("shape", RANKS.values(), ids=RANKS.keys())
-def test_inputs_of_any_rank(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    assert_matches_loop(nn.Linear(4, 3), torch.randn(shape), dtype=dtype)
+def test_inputs_of_any_rank(shape: tuple[int, ...], precision: Precision) -> None:
+    assert_matches_loop(nn.Linear(4, 3), torch.randn(shape), **precision)
 
 
 @given(
@@ -36,8 +36,9 @@ def test_any_shape(records: int, middle: list[int], into: int, out: int, bias: b
     assert_matches_loop(model, torch.randn(records, *middle, into))
 
 
-def test_without_bias() -> None:
-    assert_matches_loop(nn.Linear(4, 3, bias=False), torch.randn(5, 7, 4))
+@PRECISIONS
+def test_without_bias(precision: Precision) -> None:
+    assert_matches_loop(nn.Linear(4, 3, bias=False), torch.randn(5, 7, 4), **precision)
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
@@ -50,21 +51,23 @@ def test_a_frozen_parameter_is_left_out(frozen: str, shape: tuple[int, ...]) -> 
 
 
 @pytest.mark.parametrize("name", ["keep", "stream", "gram"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-def test_every_norm_kernel(name: str, dtype: torch.dtype) -> None:
+@PRECISIONS
+def test_every_norm_kernel(name: str, precision: Precision) -> None:
     with kernel(name):
-        assert_matches_loop(nn.Linear(4, 3), torch.randn(5, 20, 4), dtype=dtype)
+        assert_matches_loop(nn.Linear(4, 3), torch.randn(5, 20, 4), **precision)
 
 
+@PRECISIONS
 @pytest.mark.parametrize("shape", [(7, 5, 4), (3, 5, 4), (7, 5, 2, 4)])
-def test_sequence_first(shape: tuple[int, ...]) -> None:
-    assert_matches_loop(nn.Linear(4, 3), torch.randn(shape), batch_dim=1)
+def test_sequence_first(shape: tuple[int, ...], precision: Precision) -> None:
+    assert_matches_loop(nn.Linear(4, 3), torch.randn(shape), batch_dim=1, **precision)
 
 
+@PRECISIONS
 @pytest.mark.parametrize("positions", [2, 30], ids=["as low-rank offsets", "as moved weights"])
-def test_every_records_own_weights(positions: int) -> None:
+def test_every_records_own_weights(positions: int, precision: Precision) -> None:
     model = nn.Sequential(nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 8))
-    assert_matches_loop(model, torch.randn(4, positions, 8))
+    assert_matches_loop(model, torch.randn(4, positions, 8), **precision)
 
 
 def test_records_and_positions_in_one_dimension() -> None:
@@ -82,7 +85,7 @@ def test_records_and_positions_in_one_dimension() -> None:
 
 def test_under_autocast() -> None:
     model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 8))
-    assert_matches_loop(model, torch.randn(5, 6, 16), dtype=torch.float32, autocast=True)
+    assert_matches_loop(model, torch.randn(5, 6, 16), **AUTOCAST)
 
 
 def test_an_input_of_integers_made_floats() -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.gradients import BatchDimensionError, capture
-from tests.gradients.harness import assert_matches_loop, record_losses
+from tests.gradients.harness import PRECISIONS, Precision, assert_matches_loop, record_losses
 
 FORMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "expand": lambda token, x: token.expand(len(x), 2, 4),
@@ -38,11 +38,14 @@ class Token(nn.Module):
         return self.linear(torch.tanh(torch.cat([self.form(self.token, x), x], dim=1)))
 
 
+@PRECISIONS
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
 @pytest.mark.parametrize("records", [5, 1, 2, 4], ids=["", "one", "two", "four"])
-def test_one_copy_per_record(form: Callable[[Tensor, Tensor], Tensor], records: int) -> None:
+def test_one_copy_per_record(
+    form: Callable[[Tensor, Tensor], Tensor], records: int, precision: Precision
+) -> None:
     # Two and four records are as many as the token has rows and columns.
-    assert_matches_loop(Token(form), torch.randn(records, 3, 4))
+    assert_matches_loop(Token(form), torch.randn(records, 3, 4), **precision)
 
 
 def test_copies_that_cannot_be_seen_as_such_are_refused() -> None:
@@ -71,8 +74,9 @@ def test_copies_before_any_record_is_seen() -> None:
     )
 
 
+@PRECISIONS
 @pytest.mark.parametrize("records", [5, 3, 1])
-def test_copies_along_the_sequence_are_no_records(records: int) -> None:
+def test_copies_along_the_sequence_are_no_records(records: int, precision: Precision) -> None:
     class Sequence(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -81,19 +85,21 @@ def test_copies_along_the_sequence_are_no_records(records: int) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.tanh(x + self.step.expand(3, -1) + self.step.repeat(3, 1))
 
-    assert_matches_loop(Sequence(), torch.randn(records, 3, 4))
+    assert_matches_loop(Sequence(), torch.randn(records, 3, 4), **precision)
 
 
-def test_a_made_parameter_is_copied() -> None:
+@PRECISIONS
+def test_a_made_parameter_is_copied(precision: Precision) -> None:
     class Made(Token):
         def forward(self, x: Tensor) -> Tensor:
             token = torch.tanh(self.linear.weight.sum() * self.token).expand(len(x), -1, -1)
             return self.linear(torch.cat([token, x], dim=1))
 
-    assert_matches_loop(Made(FORMS["expand"]), torch.randn(5, 3, 4))
+    assert_matches_loop(Made(FORMS["expand"]), torch.randn(5, 3, 4), **precision)
 
 
-def test_sequence_first_copies() -> None:
+@PRECISIONS
+def test_sequence_first_copies(precision: Precision) -> None:
     class SequenceFirst(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -104,4 +110,4 @@ def test_sequence_first_copies() -> None:
             token = self.token.expand(-1, x.shape[1], -1)
             return self.linear(torch.cat([token, x]))
 
-    assert_matches_loop(SequenceFirst(), torch.randn(3, 5, 4), batch_dim=1)
+    assert_matches_loop(SequenceFirst(), torch.randn(3, 5, 4), batch_dim=1, **precision)

@@ -135,7 +135,7 @@ class Block(Weight):
     def of(cls, packed: Weight, start: int, stop: int) -> Block:
         """Rows ``start .. stop - 1`` of ``packed``, each record's own offset with them."""
         with torch.enable_grad():
-            block = cls.made(packed.graph[start:stop], (packed,), None)
+            block = cls.made(packed.graph[start:stop], (packed,), None, narrow=packed.narrow)
         assert isinstance(block, Block)
         block.rows = start, stop
         if packed.offset is not None:

@@ -85,8 +85,9 @@ def _make(tape: Tape, call: _Call, weights: dict[int, Weight]) -> Any:
             with quiet_vmap():
                 own = iter(torch.vmap(one)(*(weight.per_record() for weight in weights.values())))
             owns = [next(own) if isinstance(part, Tensor) else None for part in results]
+    narrow = any(weight.narrow for weight in weights.values())
     made = [
-        Tracked.of(Weight.made(part, roots, own)) if is_weight else part
+        Tracked.of(Weight.made(part, roots, own, narrow=narrow)) if is_weight else part
         for part, own, is_weight in zip(results, owns, differentiable, strict=True)
     ]
     return tree_unflatten(made, spec)
@@ -116,10 +117,9 @@ def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int
         raise
     except (RuntimeError, ValueError, NotImplementedError) as reason:
         result = _loop(tape, one, list(values.values()), next(iter(weights.values())), reason)
-    tape.narrow = tape.narrow or any(
-        isinstance(part, Tensor) and part.is_floating_point() and part.dtype.itemsize < 4
-        for part in tree_leaves(result)
-    )
+    for part in tree_leaves(result):
+        if isinstance(part, Tensor) and part.is_floating_point():
+            tape.computed(part)
     return tree_map(restore, result)
 
 

@@ -25,6 +25,7 @@ def scale_and_shift(
     layout = tape.layout(normal, known, leading=axis)
     if layout is None or layout.where == "flat":
         return None
+    tape.computed(normal)
     output = normal
     for parameter, multiply in ((weight, True), (bias, False)):
         if parameter is None:

@@ -1,0 +1,184 @@
+"""Random views of images: shifts with reflection, horizontal flips and crops, for self-augmentation
+(De et al. 2022, "Unlocking High-Accuracy Differentially Private Image Classification").
+
+Every row takes its own draw from its own stream (``Draws``), so a record's view is a function of
+the record alone: the other records of a batch, and how the batch is cut, do not change it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from plumbline.draws import Draws
+
+
+class Augmentation(Protocol):
+    """A random view of each row.
+
+    Takes images ``[R, C, H, W]`` of any dtype, R possibly 0, and a stream for each row. Returns a
+    new tensor ``[R, C, H', W']`` of the same dtype; the images stay unchanged, the streams go on.
+    """
+
+    def __call__(self, images: Tensor, draws: Draws, /) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Shifts each row by up to ``pixels`` up or down and left or right, ``[R, C, H, W]`` to the
+    same shape; what moves in at an edge is the image's reflection (the edge itself not repeated).
+
+    All ``(2 * pixels + 1) ** 2`` shifts are equally likely.
+    """
+
+    pixels: int = 4
+
+    def __post_init__(self) -> None:
+        _check_whole("pixels", self.pixels, 0)
+
+    def __call__(self, images: Tensor, draws: Draws) -> Tensor:
+        height, width = _sides(images, draws)
+        if self.pixels >= min(height, width):
+            raise ValueError(
+                f"pixels is {self.pixels}, but the images are {height} x {width} (H x W): a "
+                "reflection reaches at most one pixel less than the shorter side. Give fewer "
+                "pixels or larger images."
+            )
+        offsets = draws.integers(2 * self.pixels + 1, 2).to(images.device) - self.pixels
+        return _taken(
+            images,
+            _reflected(_window(offsets[:, 0], height), height),
+            _reflected(_window(offsets[:, 1], width), width),
+        )
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Mirrors each row left to right with the given probability, ``[R, C, H, W]`` to the same."""
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        value = self.probability
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and 0 <= value <= 1):
+            raise ValueError(
+                f"probability is {value!r}; it must be a number in [0, 1], 0.5 for every other row"
+            )
+
+    def __call__(self, images: Tensor, draws: Draws) -> Tensor:
+        height, width = _sides(images, draws)
+        flipped = (draws.uniform() < self.probability).to(images.device)
+        start = torch.zeros_like(flipped, dtype=torch.int64)
+        columns = _window(start, width)
+        return _taken(
+            images,
+            _window(start, height),
+            torch.where(flipped[:, None], width - 1 - columns, columns),
+        )
+
+
+@dataclass(frozen=True)
+class Crop:
+    """Cuts a window out of each row, ``[R, C, H, W]`` to ``[R, C, height, width]``.
+
+    All places at which the window lies inside the image are equally likely. Without a width, the
+    window is a square.
+    """
+
+    height: int
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_whole("height", self.height, 1)
+        if self.width is not None:
+            _check_whole("width", self.width, 1)
+
+    def __call__(self, images: Tensor, draws: Draws) -> Tensor:
+        within = _sides(images, draws)
+        window = (self.height, self.height if self.width is None else self.width)
+        if window[0] > within[0] or window[1] > within[1]:
+            raise ValueError(
+                f"the crop is {window[0]} x {window[1]}, but the images are {within[0]} x "
+                f"{within[1]} (H x W): a crop lies inside the image. Give a smaller crop, or "
+                "larger images."
+            )
+        rows, columns = (
+            _window(draws.integers(whole - part + 1).to(images.device), part)
+            for whole, part in zip(within, window, strict=True)
+        )
+        return _taken(images, rows, columns)
+
+
+@dataclass(frozen=True, init=False)
+class Chain:
+    """One augmentation after the other, in the order given; the draws of each are its own.
+
+    Without parts it copies.
+    """
+
+    parts: tuple[Augmentation, ...]
+
+    def __init__(self, *parts: Augmentation) -> None:
+        for part in parts:
+            # A class is callable too, and would fail only at the first batch.
+            if isinstance(part, type) or not callable(part):
+                raise ValueError(
+                    f"Chain was given {part!r}; its parts are augmentations, one argument each, as "
+                    "in Chain(Flip(), Shift(4))"
+                )
+        object.__setattr__(self, "parts", parts)  # frozen
+
+    def __call__(self, images: Tensor, draws: Draws) -> Tensor:
+        _sides(images, draws)
+        if not self.parts:
+            return images.clone()
+        for part in self.parts:
+            images = part(images, draws)
+        return images
+
+
+def _window(start: Tensor, size: int) -> Tensor:
+    """The ``size`` places from each start ``[R]`` on, ``[R, size]``."""
+    return start[:, None] + torch.arange(size, device=start.device)
+
+
+def _reflected(places: Tensor, size: int) -> Tensor:
+    """Places up to ``size - 1`` beyond either edge, as the places inside that they mirror."""
+    last = size - 1
+    return last - (last - places.abs()).abs()
+
+
+def _taken(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """The pixels of each row's own image rows ``[R, h]`` and columns ``[R, w]``, ``[R, C, h, w]``.
+
+    One gather, for all channels by the same index: faster than indexing a padded copy, which it
+    does not need, and it works for the dtypes that torch cannot pad by reflection (uint8).
+    """
+    places = rows[:, :, None] * images.shape[3] + columns[:, None, :]
+    index = places.flatten(1)[:, None, :].expand(-1, images.shape[1], -1)
+    return images.flatten(2).gather(2, index).view(*images.shape[:2], *places.shape[1:])
+
+
+def _sides(images: Tensor, draws: Draws) -> tuple[int, int]:
+    """H and W, of images that have one stream for each row."""
+    if images.ndim != 4:
+        raise ValueError(
+            f"the images have shape {tuple(images.shape)}; augmentations work on [R, C, H, W]. "
+            "Unsqueeze what is missing: a single image is image[None], grey ones images[:, None]."
+        )
+    if len(draws) != len(images):
+        raise ValueError(
+            f"there are {len(images)} images and draws for {len(draws)} rows; there must be one "
+            "stream for each image. For K views of each record give images.repeat_interleave(K, 0) "
+            "and draws.repeat(K)."
+        )
+    return images.shape[2], images.shape[3]
+
+
+def _check_whole(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number, at least {least}")

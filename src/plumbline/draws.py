@@ -1,0 +1,76 @@
+"""Random numbers that belong to a record: views of it, buckets, perturbations of its gradient.
+
+A record's draws are a function of a key and of the record's own number, not of its place in a
+batch. So they are the same in every pass of a step and however the batch is cut into chunks, and
+one record more or less leaves the draws of all others as they are, which the sensitivity of
+everything computed from them rests on. They are not the noise that makes a release private:
+``mechanism`` draws that, from a cryptographic source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+class Draws:
+    """A stream of random numbers for each row, counter-based (SplitMix64) and vectorised.
+
+    Args:
+        numbers: What tells the rows apart, ``[R]`` int64: equal numbers get equal draws.
+        key: Everything else that the draws depend on (the run's seed, the step, the purpose).
+    """
+
+    def __init__(self, numbers: Tensor, key: str) -> None:
+        start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little", signed=True)
+        self._streams = _mixed(_mixed(numbers.to(torch.int64)) ^ start)
+        self._drawn = 0
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """``[R, *shape]`` float32 in [0, 1)."""
+        # 24 bits are what a float32 holds exactly.
+        return (self._bits(shape) >> 40 & 0xFFFFFF).to(torch.float32) / 2**24
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        """``[R, *shape]`` int64 in [0, high), for ``high`` below 2^31."""
+        if not 1 <= high < 2**31:
+            raise ValueError(f"high is {high}; it must be at least 1 and below 2^31.")
+        return (self._bits(shape) >> 32 & 0xFFFFFFFF) * high >> 32
+
+    def seeds(self) -> Tensor:
+        """``[R]`` int64, not negative: a seed for each row's own generator."""
+        return self._bits(()) & 0x7FFFFFFFFFFFFFFF
+
+    def repeat(self, times: int) -> Draws:
+        """Streams for ``times`` rows of each row, ``[R * times]``, a row's own side by side."""
+        copy = Draws.__new__(Draws)
+        number = torch.arange(times, device=self._streams.device)
+        copy._streams = _mixed(self._streams[:, None] ^ _mixed(number)).flatten()
+        copy._drawn = 0
+        return copy
+
+    def _bits(self, shape: tuple[int, ...]) -> Tensor:
+        count = torch.Size(shape).numel()
+        counter = torch.arange(1, count + 1, device=self._streams.device) + self._drawn
+        self._drawn += count
+        return _mixed(self._streams[:, None] + counter * _signed(_GOLDEN)).view(len(self), *shape)
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _mixed(bits: Tensor) -> Tensor:
+    """SplitMix64's finaliser; int64 products wrap, which is what it needs."""
+    bits = bits + _signed(_GOLDEN)
+    for shift, factor in _MIX:
+        bits = (bits ^ (bits >> shift & (1 << 64 - shift) - 1)) * _signed(factor)
+    return bits ^ (bits >> 31 & (1 << 33) - 1)

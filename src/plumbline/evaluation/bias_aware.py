@@ -1,0 +1,84 @@
+"""Bias-aware minimisation (paper 000): every record at its own weights, moved up its own gradient.
+
+Minimising ``loss_i + radius |g_i|`` shortens the gradients that clipping would bend. ``Bam`` is the
+ascent form (Eq. 14), ``BamExact`` the Hessian-vector form (Eq. 13) that it approximates. Each
+record starts from the same weights: Alg. 2, line 4, read literally, would add up one record's
+perturbation on another's, and break the sensitivity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plumbline.checks import check_not_negative
+from plumbline.evaluation.base import Chunk, Evaluation
+from plumbline.gradients import PerSampleGradients, Perturbation, combine
+
+Radius = float | Callable[[int], float]
+"""A number, or a schedule: the radius by the number of the step."""
+
+
+@dataclass
+class Bam(Evaluation):
+    """At ``theta + radius g_i / |g_i|``; a record whose gradient is zero stays at theta."""
+
+    radius: Radius = 0.02
+
+    slot = "weights"
+
+    def __post_init__(self) -> None:
+        if not callable(self.radius):
+            check_not_negative("radius", self.radius)
+
+    @property
+    def passes(self) -> int:
+        return 2
+
+    def gradients(self, chunk: Chunk) -> PerSampleGradients:
+        own = chunk.capture()
+        scale = _inverse(own.norms()) * radius_at(self.radius, chunk.step)
+        return chunk.capture(at=Perturbation(own, scale))
+
+
+@dataclass
+class BamExact(Evaluation):
+    """``g_i + radius H_i g_i / |g_i|``.
+
+    Attributes:
+        radius: lambda, or a schedule of it.
+        limit: The most records at once: the Hessian products take memory for each.
+    """
+
+    radius: Radius = 0.02
+    limit: int | None = 32
+
+    slot = "weights"
+
+    def __post_init__(self) -> None:
+        if not callable(self.radius):
+            check_not_negative("radius", self.radius)
+
+    @property
+    def passes(self) -> int:
+        return 3
+
+    def gradients(self, chunk: Chunk) -> PerSampleGradients:
+        own = chunk.capture()
+        products = chunk.hvp(own.materialise())
+        scale = _inverse(own.norms()) * radius_at(self.radius, chunk.step)
+        return combine([own, products], [1.0, scale])
+
+
+def radius_at(radius: Radius, step: int) -> float:
+    """The radius of a step."""
+    return float(radius(step)) if callable(radius) else float(radius)
+
+
+def _inverse(norms: Tensor) -> Tensor:
+    """``1 / n_i``, and zero where the gradient is zero or not finite."""
+    usable = torch.isfinite(norms) & (norms > 0)
+    return torch.where(usable, 1 / norms.clamp(min=torch.finfo(norms.dtype).tiny), 0)

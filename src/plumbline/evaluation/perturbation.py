@@ -1,0 +1,28 @@
+"""Pre-clipping perturbation (paper 001, Eq. 11): clip ``g_i + scale * zeta_i``, zeta_i Gaussian.
+
+Noise of each record's own makes the gradients' distribution more symmetric, on which clipping is
+less biased. It earns no privacy: the noise that counts is still added to the clipped sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plumbline.checks import check_not_negative
+from plumbline.evaluation.base import Chunk, Evaluation
+from plumbline.gradients import PerSampleGradients, jitter
+
+
+@dataclass
+class PreClipNoise(Evaluation):
+    """Adds Gaussian noise of standard deviation ``scale`` to each record's gradient, anew."""
+
+    scale: float = 5.0
+
+    slot = "gradient"
+
+    def __post_init__(self) -> None:
+        check_not_negative("scale", self.scale)
+
+    def change(self, chunk: Chunk, gradients: PerSampleGradients) -> PerSampleGradients:
+        return jitter(gradients, self.scale, chunk.draws("pre-clipping", of="units").seeds())

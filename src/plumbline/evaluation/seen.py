@@ -1,0 +1,115 @@
+"""A chunk of which the model sees something else than its records: views, or companions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from plumbline.draws import Draws
+from plumbline.evaluation.base import Chunk, Rows
+from plumbline.gradients import PerSampleGradients, Perturbation
+
+Field = int | str
+"""Where a batch has the inputs: a place in a tuple, or a name in a mapping."""
+
+
+class Seen:
+    """A chunk through the rows that are shown instead of its records; else the chunk itself."""
+
+    def __init__(self, chunk: Chunk, rows: Rows) -> None:
+        self._chunk = chunk
+        self._rows = rows
+
+    @property
+    def step(self) -> int:
+        """The number of the step."""
+        return self._chunk.step
+
+    @property
+    def units(self) -> int:
+        """How many units it has."""
+        return self._chunk.units
+
+    @property
+    def unit_ids(self) -> Tensor:
+        """The units' numbers in the data set."""
+        return self._chunk.unit_ids
+
+    @property
+    def records(self) -> int:
+        """How many records it has."""
+        return self._chunk.records
+
+    @property
+    def groups(self) -> Tensor | None:
+        """Each unit's group, if groups were given."""
+        return self._chunk.groups
+
+    @property
+    def data(self) -> Any:
+        """The rows, as the loss sees them."""
+        return self._rows.data
+
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The trainable parameters by name."""
+        return self._chunk.parameters()
+
+    def outputs(self) -> Any:
+        """The model's outputs for the records themselves."""
+        return self._chunk.outputs()
+
+    def draws(self, purpose: str, *, of: Literal["records", "units"] = "records") -> Draws:
+        """Random numbers of each record's or unit's own."""
+        return self._chunk.draws(purpose, of=of)
+
+    def capture(
+        self,
+        at: Perturbation | Mapping[str, Tensor] | None = None,
+        *,
+        rows: Rows | None = None,
+    ) -> PerSampleGradients:
+        """The units' gradients of what is shown."""
+        return self._chunk.capture(at, rows=self._rows if rows is None else rows)
+
+    def hvp(self, vectors: Mapping[str, Tensor], *, rows: Rows | None = None) -> PerSampleGradients:
+        """The units' Hessian-vector products of what is shown."""
+        return self._chunk.hvp(vectors, rows=self._rows if rows is None else rows)
+
+
+def repeated(data: Any, times: int) -> Any:
+    """Every row of every tensor ``times`` times, side by side."""
+
+    def of(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.dim() == 0:
+            return leaf
+        return leaf.repeat_interleave(times, 0)
+
+    return tree_map(of, data)
+
+
+def with_inputs(data: Any, where: Field, change: Callable[[Tensor], Tensor]) -> Any:
+    """The batch with the inputs at ``where`` changed."""
+    if isinstance(data, Mapping):
+        if where not in data:
+            raise ValueError(
+                f"The batch has no field {where!r}; it has {sorted(data)}. Say where the inputs "
+                "are: inputs=<name>."
+            )
+        return {**data, where: change(data[where])}
+    if isinstance(data, tuple | list) and isinstance(where, int) and where < len(data):
+        parts = list(data)
+        parts[where] = change(parts[where])
+        return type(data)(parts)
+    raise ValueError(
+        f"The inputs are said to be at {where!r} of a batch of type {type(data).__name__}; they "
+        "must be at a place of a tuple, or in a field of a mapping. Say where: inputs=..."
+    )
+
+
+def record_of_rows(records: int, times: int, like: torch.device) -> Tensor:
+    """Which record each of ``times`` rows per record belongs to, ``[records * times]``."""
+    return torch.arange(records, device=like).repeat_interleave(times)

@@ -1,0 +1,81 @@
+"""BatchNorm whose statistics are those of a few rows that belong together, not of the batch.
+
+A record and its public companions, or the records of a bucket, go through BatchNorm by themselves:
+what one such group holds never moves another group's output. Running statistics are neither used
+nor changed. The modules are as before when the context ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Forward = Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def grouped_batch_norm(model: nn.Module, index: Tensor) -> Iterator[None]:
+    """Every BatchNorm of ``model`` normalises the rows of equal ``index`` (``[rows]``) together."""
+    groups = int(index.max()) + 1 if len(index) else 0
+    sizes = torch.bincount(index, minlength=groups)
+
+    def forward_of(module: _BatchNorm) -> Forward:
+        def forward(rows: Tensor) -> Tensor:
+            _refuse_other_rows(rows, index)
+            centred = rows - _means(rows, index, sizes)
+            spread = _means(centred.square(), index, sizes)
+            return _affine(module, centred * torch.rsqrt(spread + module.eps))
+
+        return forward
+
+    with _replaced(model, forward_of):
+        yield
+
+
+@contextmanager
+def without_batch_norm(model: nn.Module) -> Iterator[None]:
+    """Every BatchNorm of ``model`` only scales and shifts: what else in it mixes records?"""
+    with _replaced(model, lambda module: lambda rows: _affine(module, rows)):
+        yield
+
+
+@contextmanager
+def _replaced(model: nn.Module, forward_of: Callable[[_BatchNorm], Forward]) -> Iterator[None]:
+    modules = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    try:
+        for module in modules:
+            module.forward = forward_of(module)  # type: ignore[method-assign, assignment]
+        yield
+    finally:
+        for module in modules:
+            module.__dict__.pop("forward", None)
+
+
+def _means(rows: Tensor, index: Tensor, sizes: Tensor) -> Tensor:
+    """Each row's group's mean per channel, ``[rows, C, 1, ...]``."""
+    own = rows.flatten(2).mean(2) if rows.dim() > 2 else rows
+    sums = own.new_zeros(len(sizes), own.shape[1]).index_add(0, index, own)
+    means = (sums / sizes[:, None])[index]
+    return means.reshape(*means.shape, *(1,) * (rows.dim() - 2))
+
+
+def _affine(module: _BatchNorm, rows: Tensor) -> Tensor:
+    shape = (1, -1, *(1,) * (rows.dim() - 2))
+    if module.weight is not None:
+        rows = rows * module.weight.view(shape)
+    if module.bias is not None:
+        rows = rows + module.bias.view(shape)
+    return rows
+
+
+def _refuse_other_rows(rows: Tensor, index: Tensor) -> None:
+    if len(rows) != len(index):
+        raise ValueError(
+            f"A BatchNorm layer was given {len(rows)} rows where the batch has {len(index)}: the "
+            "model folds other dimensions into the batch, so rows cannot be told apart. Use "
+            "another normalisation there."
+        )

@@ -1,0 +1,73 @@
+"""Every record's gradient plus Gaussian noise of its own: ``g_i + scale * zeta_i``.
+
+For pre-clipping perturbation (paper 001, Eq. 11). A record's ``zeta_i`` is a function of its seed,
+so it is drawn again where it is needed, a few records at a time, and is never held for the batch.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import torch
+from torch import Tensor
+
+from plumbline.gradients.compound import Compound
+from plumbline.gradients.per_sample import PerSampleGradients
+from plumbline.gradients.rounding import ROUNDINGS, unit_roundoff
+from plumbline.gradients.terms import Term
+
+
+def jitter(gradients: PerSampleGradients, scale: float, seeds: Tensor) -> PerSampleGradients:
+    """The gradients with standard Gaussian noise times ``scale`` added to each coordinate.
+
+    Args:
+        gradients: ``g_i``.
+        scale: The noise's standard deviation.
+        seeds: ``[B]`` int64, not negative: what each record's noise is drawn from.
+    """
+    terms = {
+        name: Jittered(gradients.term(name), scale, seeds ^ zlib.crc32(name.encode()))
+        for name in gradients.names
+    }
+    return PerSampleGradients(terms, gradients.records, gradients.losses)
+
+
+class Jittered(Compound):
+    """One parameter's gradients, each with its noise."""
+
+    def __init__(self, term: Term, scale: float, seeds: Tensor) -> None:
+        self.parts = [term]
+        self.records, self.shape = term.records, term.shape
+        self._scale = scale
+        self._seeds = seeds
+
+    def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
+        rows = self.parts[0].dense(start, stop) + self._scale * self._noise(start, stop)
+        return rows if out is None else out.copy_(rows)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        total: Tensor = self.parts[0].weighted_sum(weights).clone()
+        for start, stop in self.chunks():
+            noise = self._noise(start, stop).flatten(1)
+            scaled = weights[start:stop].to(noise.dtype) * self._scale
+            total += (scaled @ noise).view(self.shape)
+        return total
+
+    def select(self, index: Tensor) -> Jittered:
+        return Jittered(self.parts[0].select(index), self._scale, self._seeds[index.cpu()])
+
+    def slack(self) -> Tensor:
+        # The gradient and its noise can cancel: what each is rounded by counts.
+        sizes = self.parts[0].sizes().double() + self._scale * (2 + math.sqrt(self.shape.numel()))
+        total = sizes * (ROUNDINGS * unit_roundoff(self.dtype))
+        within = super().slack()
+        return total if within is None else total + within
+
+    def _noise(self, start: int, stop: int) -> Tensor:
+        """The standard Gaussian noise of records ``start .. stop - 1``."""
+        rows = torch.empty((stop - start, *self.shape), dtype=self.dtype, device=self.device)
+        generator = torch.Generator(self.device)
+        for row, seed in zip(rows, self._seeds[start:stop].tolist(), strict=True):
+            row.normal_(generator=generator.manual_seed(seed))
+        return rows

@@ -1,0 +1,70 @@
+"""The papers' methods by name, and their free combination."""
+
+from plumbline.methods.baselines import (
+    clipped_only,
+    direction_only,
+    gradient_norm_penalty,
+    group_batchnorm,
+    magnitude_only,
+    nonprivate,
+    nonprivate_sam,
+)
+from plumbline.methods.composing import compose
+from plumbline.methods.fairlens import fairlens
+from plumbline.methods.method import Method
+from plumbline.methods.papers import (
+    adaptive,
+    automatic,
+    averaged,
+    bam,
+    bam_exact,
+    batch_clipping,
+    dp_gd_momentum,
+    dp_sam,
+    dp_sat,
+    dp_sat_momentum,
+    dpsgd,
+    dpsgd_f,
+    global_adapt,
+    global_scaling,
+    inner_outer,
+    normalized,
+    per_layer,
+    pre_clip_noise,
+    self_augmented,
+)
+from plumbline.methods.registry import REGISTRY, table
+
+__all__ = [
+    "REGISTRY",
+    "Method",
+    "adaptive",
+    "automatic",
+    "averaged",
+    "bam",
+    "bam_exact",
+    "batch_clipping",
+    "clipped_only",
+    "compose",
+    "direction_only",
+    "dp_gd_momentum",
+    "dp_sam",
+    "dp_sat",
+    "dp_sat_momentum",
+    "dpsgd",
+    "dpsgd_f",
+    "fairlens",
+    "global_adapt",
+    "global_scaling",
+    "gradient_norm_penalty",
+    "group_batchnorm",
+    "inner_outer",
+    "magnitude_only",
+    "nonprivate",
+    "nonprivate_sam",
+    "normalized",
+    "per_layer",
+    "pre_clip_noise",
+    "self_augmented",
+    "table",
+]

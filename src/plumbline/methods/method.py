@@ -1,0 +1,234 @@
+"""A method: rules for how each record's gradient is taken, and one for how it is scaled.
+
+A method's step is a small program that asks: it yields a ``Query`` and receives the noisy answer.
+It never touches a noise source, and what it asks is what is charged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plumbline.clipping import Clipping, Program
+from plumbline.evaluation import Batch, Chunk, Evaluation, Plain, Update
+from plumbline.gradients import PerSampleGradients
+from plumbline.mechanism.release import GaussianQuery, Query
+
+GRADIENT = "gradient"
+
+
+@dataclass
+class Method:
+    """Evaluations and a clipping, composed.
+
+    Attributes:
+        name: For the ledger and the statement.
+        evaluation: How each record's gradient is taken; at most one rule to a slot.
+        clipping: By what factor it is scaled.
+        noisy: False for a baseline without noise, which has no guarantee.
+    """
+
+    name: str
+    evaluation: tuple[Evaluation, ...]
+    clipping: Clipping
+    noisy: bool = True
+
+    @property
+    def unbounded_reason(self) -> str | None:
+        """Why the method has no guarantee, or None."""
+        if not self.noisy:
+            return f"the method '{self.name}' adds no noise"
+        reasons = [rule.unbounded_reason for rule in self.evaluation]
+        return next((reason for reason in reasons if reason is not None), None)
+
+    @property
+    def needs_groups(self) -> bool:
+        """Whether it needs ``sensitive_features``."""
+        return self.clipping.needs_groups
+
+    @property
+    def together(self) -> bool:
+        """Whether rows go through BatchNorm together, within a record or bucket."""
+        return self.clipping.together or any(rule.together for rule in self.evaluation)
+
+    @property
+    def passes(self) -> int:
+        """How many times a step takes the batch through the model, forward and backward.
+
+        A method that asks before it scales (DPSGD-F) takes a batch of several chunks once more.
+        """
+        return math.prod(rule.passes for rule in self.evaluation)
+
+    def queries(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
+        """The questions of one step, in order, sensitivities in units of themselves."""
+        sigma = noise_multiplier if self.noisy else 0.0
+        first = [query for rule in self.evaluation for query in rule.queries(sigma)]
+        gradient = GaussianQuery(name=GRADIENT, sensitivity=1.0, noise_multiplier=sigma)
+        return (
+            *first,
+            *self.clipping.queries_before(sigma),
+            gradient,
+            *self.clipping.queries_after(sigma),
+        )
+
+    def step(self, batch: Batch) -> Program[Update]:
+        """One step: each rule asks what it needs, the clipped mean is asked for between."""
+        batch = self._bucketed(batch)
+        for rule in self.evaluation:
+            yield from rule.before(batch, lambda name: self._mean(self._at_weights(batch), name))
+        records = Records(batch, self.evaluation, self.noisy)
+        yield from self.clipping.before(records)
+        update = yield from self._mean(records, GRADIENT)
+        yield from self.clipping.after(records)
+        for rule in self.evaluation:
+            update = rule.after(batch, update)
+        return update
+
+    def _mean(
+        self, records: Records, name: str, clipping: Clipping | None = None
+    ) -> Program[Update]:
+        """Asks for the clipped sum, and divides it by a public constant."""
+        clipping = clipping or self.clipping
+        total = records.zeros()
+        for part in records:
+            clipped = clipping.clipped_sum(part.gradients, part.norms, part.finite, part.groups)
+            for parameter, value in clipped.items():
+                total[parameter] += value
+        noisy = yield Query(
+            value=total,
+            sensitivity=clipping.sensitivity,
+            sigma=records.noise_multiplier,
+            name=name,
+        )
+        constant = clipping.normaliser(records.expected_size)
+        return {parameter: value / constant for parameter, value in noisy.items()}
+
+    def _at_weights(self, batch: Batch) -> Records:
+        """The batch's records with their gradients taken at the weights as they are."""
+        rules = tuple(rule for rule in self.evaluation if rule.slot != "weights")
+        return Records(batch, rules, self.noisy)
+
+    def _bucketed(self, batch: Batch) -> Batch:
+        buckets = self.clipping.buckets(batch.expected_size)
+        if buckets is None:
+            return batch
+        drawn = batch.draws("buckets").integers(buckets)
+        return batch.bucketed(drawn, together=self.clipping.together)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the method carries from step to step."""
+        return {
+            "evaluation": [rule.state_dict() for rule in self.evaluation],
+            "clipping": self.clipping.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up a state that ``state_dict`` gave."""
+        for rule, stored in zip(self.evaluation, state["evaluation"], strict=True):
+            rule.load_state_dict(stored)
+        self.clipping.load_state_dict(state["clipping"])
+
+    def private_state_dict(self) -> dict[str, Any]:
+        """What it keeps of single records: to be stored in a file marked PRIVATE."""
+        return {
+            str(place): rule.private_state_dict()
+            for place, rule in enumerate(self.evaluation)
+            if hasattr(rule, "private_state_dict")
+        }
+
+    def load_private_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up such a state."""
+        for place, stored in state.items():
+            rule: Any = self.evaluation[int(place)]
+            rule.load_private_state_dict(stored)
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some units of a batch with their gradients.
+
+    Attributes:
+        gradients: Each unit's gradient.
+        norms: ``[B]``, zero where the gradient or the loss is not finite.
+        finite: ``[B]`` bool.
+        groups: Each unit's group, ``[B]``, if groups were given.
+    """
+
+    gradients: PerSampleGradients
+    norms: Tensor
+    finite: Tensor
+    groups: Tensor | None
+
+
+class Records:
+    """A batch's units through the rules of evaluation, chunk by chunk.
+
+    Iterating takes the gradients; a batch of a single chunk keeps them, so that iterating again
+    (DPSGD-F counts first and scales then) costs nothing.
+    """
+
+    def __init__(self, batch: Batch, rules: Sequence[Evaluation], noisy: bool) -> None:
+        self._batch = batch
+        self._rules = rules
+        self._weights = next((rule for rule in rules if rule.slot == "weights"), Plain())
+        self._only: Part | None = None
+        self._norms: list[Tensor] | None = None
+        self._groups: list[Tensor] = []
+        self.noise_multiplier = batch.noise_multiplier if noisy else 0.0
+        self.expected_size = batch.expected_size
+
+    def __iter__(self) -> Iterator[Part]:
+        if self._only is not None:
+            yield self._only
+            return
+        chunks = list(self._batch.chunks(self._limit))
+        single = len(chunks) == 1
+        norms, groups = [], []
+        while chunks:
+            part = self._part(chunks.pop(0))
+            if single:
+                self._only = part
+            norms.append(part.norms)
+            if part.groups is not None:
+                groups.append(part.groups)
+            yield part
+        self._norms, self._groups = norms, groups
+
+    def zeros(self) -> Update:
+        """A zero for every trainable parameter."""
+        return self._batch.zeros()
+
+    @cached_property
+    def norms(self) -> Tensor:
+        """Each unit's norm, ``[N]``; zero for one that is not finite."""
+        if self._norms is None:
+            for _ in self:
+                pass
+        return torch.cat(self._norms) if self._norms else torch.zeros(0)
+
+    @property
+    def groups(self) -> Tensor | None:
+        """Each unit's group, ``[N]``, if groups were given."""
+        if len(self.norms) == 0:
+            return torch.zeros(0, dtype=torch.long)
+        return torch.cat(self._groups) if self._groups else None
+
+    @property
+    def _limit(self) -> int | None:
+        return min((rule.limit for rule in self._rules if rule.limit is not None), default=None)
+
+    def _part(self, chunk: Chunk) -> Part:
+        for rule in self._rules:
+            chunk = rule.see(chunk)
+        gradients = self._weights.gradients(chunk)
+        for rule in self._rules:
+            gradients = rule.change(chunk, gradients)
+        norms = gradients.norms()
+        finite = torch.isfinite(norms) & torch.isfinite(gradients.losses)
+        return Part(gradients, norms.masked_fill(~finite, 0), finite, chunk.groups)

@@ -1,0 +1,99 @@
+"""The named methods: which there are, where they come from, and what each of them takes.
+
+A function decorated with ``named`` is a method by name; it is then in the table, the contract
+tests, the benchmarks, the command line and the docs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from plumbline.methods.method import Method
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A named method.
+
+    Attributes:
+        name: Its name.
+        source: Paper and equation.
+        make: The function that makes it.
+        example: Makes its required arguments, where it has any, for the table and the tests.
+    """
+
+    name: str
+    source: str
+    make: Callable[..., Method]
+    example: Callable[[], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A named method's line of the table."""
+
+    name: str
+    source: str
+    queries: str
+    passes: int
+    keeps: str
+    needs: str
+    guarantee: str
+
+
+class Table(list[Row]):
+    """The table; printed, it is Markdown."""
+
+    def __str__(self) -> str:
+        titles = {
+            "name": "method",
+            "source": "paper, equation",
+            "queries": "asks",
+            "passes": "passes",
+            "keeps": "keeps",
+            "needs": "needs",
+            "guarantee": "guarantee",
+        }
+        names = [field.name for field in fields(Row)]
+        lines = [[titles[name] for name in names], ["---"] * len(names)]
+        lines += [[str(getattr(row, name)) or "-" for name in names] for row in self]
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+REGISTRY: dict[str, Entry] = {}
+
+
+def named(
+    source: str, example: Callable[[], dict[str, Any]] = dict
+) -> Callable[[Callable[..., Method]], Callable[..., Method]]:
+    """Registers a function that makes a method, under its own name."""
+
+    def register(make: Callable[..., Method]) -> Callable[..., Method]:
+        REGISTRY[make.__name__] = Entry(make.__name__, source, make, example)
+        return make
+
+    return register
+
+
+def table() -> Table:
+    """Every named method: source, questions, passes, state, and what it needs."""
+    return Table(_rows())
+
+
+def _rows() -> Iterator[Row]:
+    for entry in REGISTRY.values():
+        method = entry.make(**entry.example())
+        needs = ["groups"] if method.needs_groups else []
+        needs += ["public data"] if any(rule.needs_public for rule in method.evaluation) else []
+        keeps = [part.keeps for part in (*method.evaluation, method.clipping) if part.keeps]
+        yield Row(
+            name=entry.name,
+            source=entry.source,
+            queries=", ".join(query.name for query in method.queries(1.0)),
+            passes=method.passes,
+            keeps=", ".join(keeps),
+            needs=", ".join(needs),
+            guarantee=f"none: {method.unbounded_reason}" if method.unbounded_reason else "yes",
+        )
