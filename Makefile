@@ -49,6 +49,7 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.methods
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m mkdocs build --strict

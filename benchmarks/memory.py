@@ -29,6 +29,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.machine import pin
 
@@ -64,9 +65,11 @@ def measure_here(model: str, contestant: str) -> float:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0)
     from benchmarks.contestants import ENTRIES, Settings
+    from benchmarks.methods import CANDIDATES
     from benchmarks.models import WORKLOADS
 
-    workload, entry = WORKLOADS[model], ENTRIES[contestant]
+    entries: dict[str, Any] = {**ENTRIES, **CANDIDATES}
+    workload, entry = WORKLOADS[model], entries[contestant]
     twin = entry.build(workload, Settings(), SMALL_BATCH)
     for _ in range(WARM_UP):
         twin.step()

@@ -1,5 +1,6 @@
 """Accountants against papers, closed forms and each other; the curve never under-states."""
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -211,6 +212,30 @@ def test_sensitivities_that_change_along_a_run_do_not_change_its_cost() -> None:
         for bound in (0.1, 10.0)
     )
     assert epsilon([(small, 50), (large, 50)], delta=DELTA) == cost(0.01, 100, 1.0)
+
+
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_basic_composition_adds_up_what_each_query_costs_alone(accountant: Accountant) -> None:
+    both = step(0.04, 1.5, 3.0)
+    basic = dataclasses.replace(both, composition="basic")
+    first, second = (
+        epsilon([(step(0.04, noise), 50)], delta=5e-6, accountant=accountant)
+        for noise in (1.5, 3.0)
+    )
+    found = epsilon([(basic, 50)], delta=1e-5, accountant=accountant)
+    assert found == pytest.approx(first + second, rel=1e-12)
+    assert found > epsilon([(both, 50)], delta=1e-5, accountant=accountant)
+
+
+def test_basic_and_joint_releases_mix() -> None:
+    basic = dataclasses.replace(step(0.04, 1.5, 3.0), composition="basic")
+    joint = step(0.04, 2.0, 2.0)
+    found = epsilon([(basic, 50), (joint, 20)], delta=1e-5)
+    parts = [
+        epsilon([(step(0.04, 1.5), 50), (joint, 20)], delta=5e-6),
+        epsilon([(step(0.04, 3.0), 50)], delta=5e-6),
+    ]
+    assert found == pytest.approx(sum(parts), rel=1e-12)
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])

@@ -28,6 +28,7 @@ releases = st.builds(
     sampling=samplings,
     queries=st.lists(queries, min_size=1, max_size=4).map(tuple),
     unbounded_reason=st.none() | st.text(),
+    composition=st.sampled_from(["joint", "basic"]),
 )
 
 
@@ -64,6 +65,12 @@ def test_one_query_without_noise_leaves_no_noise_at_all() -> None:
     assert silent.noise_multiplier == 0
     assert silent.no_guarantee_reason is not None
     assert "query 1" in silent.no_guarantee_reason
+
+
+def test_an_infinite_sensitivity_is_allowed_only_without_noise() -> None:
+    GaussianQuery(name="sum", sensitivity=math.inf, noise_multiplier=0.0)
+    with pytest.raises(ValueError, match="sensitivity inf"):
+        GaussianQuery(name="sum", sensitivity=math.inf, noise_multiplier=1.0)
 
 
 def test_a_method_without_a_guarantee_says_why_whatever_its_noise() -> None:

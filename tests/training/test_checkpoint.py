@@ -469,6 +469,8 @@ class Remembering:
 
     name = "remembering"
     unbounded_reason = None
+    needs_groups = together = False
+    composition = "joint"
 
     def __init__(self, keeps: bool = True) -> None:
         self._plain = plumbline.methods.dpsgd()

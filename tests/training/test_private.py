@@ -134,11 +134,13 @@ class TestTheUsersObjects:
         private(model, optimizer=optimizer)
 
     def test_the_method_is_the_runs_own(self) -> None:
-        method = pl.methods.dpsgd(clip=0.5)
+        method = pl.methods.global_adapt(clip=0.5)
         mine = private(method=method)
-        assert mine.method is not method
-        assert mine.method.evaluation is not method.evaluation  # type: ignore[attr-defined]
-        assert mine.method.name == "dpsgd"
+        for batch in mine:
+            mine.step(batch)
+        assert mine.method.clipping.bound != 50  # type: ignore[attr-defined]
+        assert method.clipping.bound == 50  # type: ignore[attr-defined]
+        assert mine.method.name == "global_adapt"
 
     @pytest.mark.parametrize("given", [0, -3, 2.5, True])
     def test_a_physical_batch_must_be_a_count(self, given: Any) -> None:

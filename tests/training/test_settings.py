@@ -43,7 +43,8 @@ def test_the_facts_of_a_method_are_all_that_configures_it() -> None:
         "method": "Method",
         "method.name": "dpsgd",
         "method.noisy": True,
-        "method.evaluation": "Plain",
+        "method.composition": "joint",
+        "method.evaluation": "tuple",
         "method.clipping": "Flat",
         "method.clipping.clip": 0.5,
     }

@@ -1,9 +1,11 @@
 """The check of a capture against autograd's own gradient.
 
 With random weights ``r_i``, autograd's gradient of ``sum_i r_i loss_i`` must equal the capture's
-``sum(r)``. Random weights rather than ones: a record taken for another would not show in a plain
-sum. A parameter that is used where the capture does not see it shows as a gradient that reached the
-parameter (or its stand-in) itself.
+``sum(r)``. A record taken for another leaves the plain sum as it is, so the weights are of both
+signs, and a difference is held against what a sum of unlike gradients would measure, the root of
+``sum_i |r_i g_i|^2``: beside ``sum_i |r_i g_i|`` it would vanish in a large batch. A parameter that
+is used where the capture does not see it shows as a gradient that reached the parameter (or its
+stand-in) itself.
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ class Probe:
     """
 
     def __init__(self, losses: Tensor, together: Tensor | None = None) -> None:
-        generator = torch.Generator().manual_seed(len(losses))
-        weights = 0.5 + torch.rand(len(losses), generator=generator)
+        # Drawn on the CPU: the same wherever the losses are.
+        generator = torch.Generator("cpu").manual_seed(len(losses))
+        weights = 0.5 + torch.rand(len(losses), generator=generator, device="cpu")
+        weights[torch.randperm(len(losses), generator=generator, device="cpu") % 2 == 1] *= -1
         if together is not None:
             weights = weights[together.to(weights.device)]
         self.weights = weights.to(losses)
@@ -78,22 +82,26 @@ class Probe:
                 "Write that operation with ordinary torch functions, or freeze the parameter.",
             )
         reference = {name: value for name, value in self._reference.items() if value is not None}
-        squares = [value.double().square().sum() for value in reference.values()]
-        scale = float(torch.stack(squares).sum().sqrt()) if squares else 0.0
+        sizes = {name: self._size(term) for name, term in terms.items()}
+        scale = sum(size**2 for size in sizes.values()) ** 0.5
         for name, term in terms.items():
             ours = term.weighted_sum(self.weights)
             theirs = reference.get(name, torch.zeros_like(ours)).to(ours.dtype)
-            error = float((ours - theirs).double().norm())
-            size = float(theirs.double().norm())
+            error, size = float((ours - theirs).double().norm()), sizes[name]
             if not error <= tolerance(narrow) * (size + 1e-2 * scale):
                 return Difference(
                     name,
                     f"The captured gradient of the parameter '{name}' differs from autograd's own "
-                    f"(by {error:.2e}, its norm is {size:.2e}): the capture cannot tell the "
+                    f"(by {error:.2e}, its size is {size:.2e}): the capture cannot tell the "
                     "records apart. Batch dimensions must come first (or second) in every tensor "
                     "that meets a parameter, and a record's loss must depend on that record only.",
                 )
         return None
+
+    def _size(self, term: Term) -> float:
+        """The root of ``sum_i |r_i g_i|^2``."""
+        squares = next(iter(term.norm_kernels().values()))()
+        return float((squares * self.weights.double().square()).sum().sqrt())
 
 
 def tolerance(narrow: bool) -> float:

@@ -67,6 +67,13 @@ def epsilon(
         raise ValueError(f"accountant is {accountant!r}; choose one of {get_args(Accountant)}")
     if relation not in get_args(Relation):
         raise ValueError(f"relation is {relation!r}; choose one of {get_args(Relation)}")
+    releases = list(releases)
+    places = max((len(r.queries) for r, _ in releases if r.composition == "basic"), default=1)
+    if places > 1:
+        return sum(
+            epsilon(share, delta=delta / places, accountant=accountant, relation=relation)
+            for share in _one_by_one(releases, places)
+        )
     counts: dict[tuple[float, float], int] = {}
     for release, count in releases:
         if count < 0:
@@ -81,6 +88,18 @@ def epsilon(
         return 0.0
     pieces = tuple(sorted((rate, sigma, count) for (rate, sigma), count in counts.items()))
     return _epsilon(pieces, delta, accountant, relation)
+
+
+def _one_by_one(releases: Releases, places: int) -> Iterator[Releases]:
+    """The releases, those with basic composition question by question, each to be charged alone."""
+    for place in range(places):
+        share = []
+        for release, count in releases:
+            if release.composition == "joint":
+                share += [(release, count)] if place == 0 else []
+            elif place < len(release.queries):
+                share.append((release.alone(place), count))
+        yield share
 
 
 class EpsilonCurve:

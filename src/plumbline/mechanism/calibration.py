@@ -10,7 +10,7 @@ computed with fractions, never with floating-point quotients.
 
 import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -102,6 +102,7 @@ class Budget:
         release_at: Callable[[float, Sampling], StepRelease] = gradient_only,
         accountant: Accountant = "pld",
         relation: Relation = "add_remove",
+        before: Sequence[StepRelease] = (),
     ) -> "Plan":
         """The plan of a run on `records` records.
 
@@ -113,6 +114,7 @@ class Budget:
                 proportion; more noise must never cost more privacy.
             accountant: who computes epsilon.
             relation: the neighbouring relation.
+            before: what was released earlier and counts towards the budget too.
 
         Raises:
             BudgetError: if the numbers do not fit the data, or no noise meets the budget.
@@ -140,6 +142,7 @@ class Budget:
                 delta=self.delta,
                 accountant=accountant,
                 relation=relation,
+                before=before,
             )
         assert noise_multiplier is not None  # one of the pair is given
         release = step_at(noise_multiplier)
@@ -155,9 +158,13 @@ class Budget:
             accountant=accountant,
             relation=relation,
             epsilon=epsilon_of(
-                [(release, steps)], delta=self.delta, accountant=accountant, relation=relation
+                [*_once(before), (release, steps)],
+                delta=self.delta,
+                accountant=accountant,
+                relation=relation,
             ),
             delta=self.delta,
+            before=tuple(before),
             warnings=warnings,
         )
 
@@ -208,8 +215,9 @@ class Plan:
         records_public: n was stated as public, rather than taken from the data.
         accountant: who computed epsilon.
         relation: the neighbouring relation.
-        epsilon: what all the steps cost together.
+        epsilon: what all the steps cost, together with what was released before.
         delta: the delta at which they cost it.
+        before: what was released before the first step, each once.
         warnings: sentences for the statement.
     """
 
@@ -225,7 +233,12 @@ class Plan:
     relation: Relation
     epsilon: float
     delta: float
+    before: tuple[StepRelease, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def releases(self, steps: int) -> list[tuple[StepRelease, int]]:
+        """All that was released once `steps` steps are done."""
+        return [*_once(self.before), (self.release, steps)]
 
 
 def calibrate_noise(
@@ -236,6 +249,7 @@ def calibrate_noise(
     delta: float,
     accountant: Accountant = "pld",
     relation: Relation = "add_remove",
+    before: Sequence[StepRelease] = (),
 ) -> float:
     """The least noise, to 0.1% of epsilon, with which `steps` releases cost at most `epsilon`.
 
@@ -246,15 +260,22 @@ def calibrate_noise(
         delta: the delta it is stated at.
         accountant: who computes epsilon.
         relation: the neighbouring relation.
+        before: what was released earlier and counts towards `epsilon` too.
 
     Raises:
         BudgetError: if no noise meets the budget.
     """
 
     def spent(noise_multiplier: float) -> float:
-        releases = [(release_at(noise_multiplier), steps)]
+        releases = [*_once(before), (release_at(noise_multiplier), steps)]
         return epsilon_of(releases, delta=delta, accountant=accountant, relation=relation)
 
+    earlier = epsilon_of(_once(before), delta=delta, accountant=accountant, relation=relation)
+    if earlier >= epsilon:
+        raise BudgetError(
+            f"epsilon is {epsilon:g}, but what was released before training already costs "
+            f"{earlier:.4g} at delta {delta:g}. Raise epsilon, or release that with more noise"
+        )
     floor = spent(_MOST_NOISE)
     if floor > epsilon:
         release = release_at(_MOST_NOISE)
@@ -289,6 +310,10 @@ def calibrate_noise(
         guess = low * (high / low) ** min(max(share, 0.01), 0.99)
         low, high = (guess, high) if spent(guess) > epsilon else (low, guess)
     return high
+
+
+def _once(releases: Sequence[StepRelease]) -> list[tuple[StepRelease, int]]:
+    return [(release, 1) for release in releases]
 
 
 def _advised_delta(n: int) -> str:

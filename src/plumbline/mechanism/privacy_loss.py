@@ -71,8 +71,11 @@ def epsilon(pieces: Sequence[Piece], *, delta: float, replace_one: bool) -> floa
         digits = [1 << place for place in range(count.bit_length()) if count >> place & 1]
         for part in digits if by_digit else [count]:
             groups[part] = groups[part].compose(step) if part in groups else step
-    repeated = (step if count == 1 else step.self_compose(count) for count, step in groups.items())
-    total = functools.reduce(lambda one, other: one.compose(other), repeated)
+    # To find where the tails may be cut, dp-accounting tries moments of many orders. Where one
+    # overflows (to infinity: nothing is cut by it), another one bounds better.
+    with np.errstate(over="ignore"):
+        repeated = [one if count == 1 else one.self_compose(count) for count, one in groups.items()]
+        total = functools.reduce(lambda one, other: one.compose(other), repeated)
     return float(total.get_epsilon_for_delta(delta - allowance))
 
 

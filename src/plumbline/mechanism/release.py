@@ -11,10 +11,11 @@ earlier answer; sampling amplifies that one mechanism once. (Dividing each query
 makes them one vector of unit noise whose sensitivity is the root of the summed `sigma_j^-2`.)
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -92,6 +93,7 @@ class FullBatch:
 
 
 Sampling = PoissonSampling | FullBatch
+Composition = Literal["joint", "basic"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +105,15 @@ class StepRelease:
         queries: the questions asked about it, in order.
         unbounded_reason: for a method without a guarantee, why the noise does not cover what it
             released; epsilon is then infinite whatever the noise.
+        composition: "joint", one mechanism of all queries; or "basic", which charges each query as
+            if it were alone and adds up the epsilons and deltas. That costs more for the same
+            noise, and is here to compare with papers that charged it.
     """
 
     sampling: Sampling
     queries: tuple[GaussianQuery, ...]
     unbounded_reason: str | None = None
+    composition: Composition = "joint"
 
     def __post_init__(self) -> None:
         # A step that seems to release nothing would be free; that is a bug, not a gift.
@@ -140,6 +146,7 @@ class StepRelease:
 
     def to_dict(self) -> dict[str, Any]:
         """The release as plain JSON-able values; floats survive JSON exactly."""
+        basic = {} if self.composition == "joint" else {"composition": self.composition}
         sampling: dict[str, Any] = {"kind": "full_batch"}
         if isinstance(self.sampling, PoissonSampling):
             sampling = {"kind": "poisson", "rate": self.sampling.rate}
@@ -154,7 +161,12 @@ class StepRelease:
                 for query in self.queries
             ],
             "unbounded_reason": self.unbounded_reason,
+            **basic,
         }
+
+    def alone(self, place: int) -> "StepRelease":
+        """The release of only one of its queries."""
+        return dataclasses.replace(self, queries=(self.queries[place],), composition="joint")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "StepRelease":
@@ -164,7 +176,9 @@ class StepRelease:
             ValueError: if `data` is not exactly what `to_dict` writes: a field that is missing,
                 unknown or of another type must not be guessed when budgets depend on it.
         """
-        _expect_keys(data, {"sampling", "queries", "unbounded_reason"}, "a step release")
+        basic = isinstance(data, Mapping) and data.get("composition") == "basic"
+        keys = {"sampling", "queries", "unbounded_reason"} | ({"composition"} if basic else set())
+        _expect_keys(data, keys, "a step release")
         reason = data["unbounded_reason"]
         if not (reason is None or isinstance(reason, str)):
             raise ValueError(f"unbounded_reason is {reason!r}, not a string or null")
@@ -174,6 +188,7 @@ class StepRelease:
             sampling=_sampling_from_dict(data["sampling"]),
             queries=tuple(_query_from_dict(query) for query in data["queries"]),
             unbounded_reason=reason,
+            composition="basic" if basic else "joint",
         )
 
 

@@ -58,6 +58,7 @@ class Statement:
         budget_epsilon: the most that was to be spent, if that was stated.
         sampling: how batches were drawn.
         queries: the noisy questions of one step.
+        before: what was released about the data before the first step, each once.
         noise_source: a sentence on where the randomness comes from.
         seeded: the randomness can be recomputed by who knows the seed.
         steps_done: steps charged so far.
@@ -80,6 +81,7 @@ class Statement:
     budget_epsilon: float | None = None
     sampling: Sampling
     queries: tuple[GaussianQuery, ...]
+    before: tuple[StepRelease, ...] = ()
     noise_source: str
     seeded: bool = False
     steps_done: int
@@ -126,7 +128,7 @@ class Statement:
             not_covered: further items.
             warnings: further sentences.
         """
-        charged = list(releases) if releases is not None else [(plan.release, steps_done)]
+        charged = list(releases) if releases is not None else plan.releases(steps_done)
         other: Accountant = "rdp" if plan.accountant == "pld" else "pld"
         spent, spent_otherwise = (
             accounting.epsilon(charged, delta=plan.delta, accountant=who, relation=plan.relation)
@@ -143,6 +145,7 @@ class Statement:
             budget_epsilon=plan.budget.epsilon,
             sampling=plan.release.sampling,
             queries=plan.release.queries,
+            before=plan.before,
             noise_source=noise_source,
             seeded=seeded,
             steps_done=steps_done,
@@ -196,6 +199,7 @@ class Statement:
             sampling=self.sampling, queries=self.queries, unbounded_reason=self.no_guarantee_reason
         ).to_dict()
         facts |= {"sampling": release["sampling"], "queries": release["queries"]}
+        facts |= {"before": [release.to_dict() for release in self.before]}
         facts |= {"public_constants": dict(self.public_constants)}
         facts |= {"covered": self._really_covered(), "warnings": self._all_warnings()}
         facts |= {"guarantee": math.isfinite(self.epsilon)}

@@ -18,7 +18,7 @@ from torch import Tensor
 from plumbline.clipping import Clipping, Program
 from plumbline.evaluation import Batch, Chunk, Evaluation, Plain, Update
 from plumbline.gradients import PerSampleGradients
-from plumbline.mechanism.release import GaussianQuery, Query
+from plumbline.mechanism.release import Composition, GaussianQuery, Query
 
 GRADIENT = "gradient"
 
@@ -32,12 +32,15 @@ class Method:
         evaluation: How each record's gradient is taken; at most one rule to a slot.
         clipping: By what factor it is scaled.
         noisy: False for a baseline without noise, which has no guarantee.
+        composition: How a step's questions are charged: together, which is exact; "basic" adds up
+            what each would cost alone, to compare with papers that did.
     """
 
     name: str
     evaluation: tuple[Evaluation, ...]
     clipping: Clipping
     noisy: bool = True
+    composition: Composition = "joint"
 
     @property
     def unbounded_reason(self) -> str | None:

@@ -83,8 +83,9 @@ def table() -> Table:
 
 
 def _rows() -> Iterator[Row]:
-    for entry in REGISTRY.values():
-        method = entry.make(**entry.example())
+    methods = [(entry, entry.make(**entry.example())) for entry in REGISTRY.values()]
+    # Those with a guarantee first, each lot in the order in which they are written.
+    for entry, method in sorted(methods, key=lambda pair: pair[1].unbounded_reason is not None):
         needs = ["groups"] if method.needs_groups else []
         needs += ["public data"] if any(rule.needs_public for rule in method.evaluation) else []
         keeps = [part.keeps for part in (*method.evaluation, method.clipping) if part.keeps]

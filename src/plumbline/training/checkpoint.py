@@ -29,6 +29,7 @@ from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger, Position
+from plumbline.mechanism.release import StepRelease
 from plumbline.training.checkpoint_file import (
     CheckpointError,
     read_file,
@@ -77,6 +78,8 @@ def save(private: Private, path: str | os.PathLike[str], *, schedulers: Sequence
         CheckpointError: If it cannot be written, or holds what ``torch.load(weights_only=True)``
             would refuse. What was at ``path`` is then as it was.
     """
+    if private.average is not None:
+        private.average.require_own_weights("save")
     state_of_records: dict[str, Any] = getattr(private.method, "private_state_dict", dict)()
     token = secrets.token_hex(8)
     position = None if private.ledger is None else private.ledger.position
@@ -96,6 +99,7 @@ def save(private: Private, path: str | os.PathLike[str], *, schedulers: Sequence
         "optimizer": private.optimizer.state_dict(),
         "schedulers": [scheduler.state_dict() for scheduler in schedulers],
         "method": private.method.state_dict(),
+        "average": None if private.average is None else private.average.state_dict(),
         "sampler": private.sampler_state(),
         "kernels": KERNELS.choices() if private.deterministic else None,
         "random": _random_state() if private.seeded else None,
@@ -127,6 +131,8 @@ def resume(
     user_ids: Sequence[Any] | Tensor | None = None,
     collate: Collate | None = None,
     public: PublicData | None = None,
+    averaging: float | None = None,
+    before: Sequence[StepRelease] = (),
     schedulers: Sequence[Any] = (),
 ) -> Private:
     """Goes on with a run from a checkpoint; give what ``make_private`` was given.
@@ -153,6 +159,8 @@ def resume(
         user_ids: The same.
         collate: The same.
         public: The same.
+        averaging: The same.
+        before: The same.
         schedulers: As many as were given to ``save``, in that order.
 
     Raises:
@@ -179,6 +187,8 @@ def resume(
         user_ids=user_ids,
         collate=collate,
         public=public,
+        averaging=averaging,
+        before=before,
     )
     found = differences(_settings(setup.facts, setup, schedulers), stored["settings"])
     if not found and seed is not None and run_id(seed, setup.facts) != stored["run"]:
@@ -222,6 +232,8 @@ def _take_up(
     private.method.load_state_dict(stored["method"])
     if state_of_records is not None:
         private.method.load_private_state_dict(state_of_records)  # type: ignore[attr-defined]
+    if private.average is not None:
+        private.average.load_state_dict(stored["average"])
     private.load_sampler_state(stored["sampler"])
     if stored["kernels"] is not None:
         KERNELS.pin(stored["kernels"])
@@ -245,6 +257,7 @@ def _settings(facts: Facts, run: Private | Setup, schedulers: Sequence[Any]) -> 
     settings = facts | {
         "a ledger given": run.ledger is not None,
         "the optimizer": type(run.optimizer).__name__,
+        "averaging": run.averaging,
         "the schedulers": ", ".join(type(one).__name__ for one in schedulers) or "none",
     }
     if run.deterministic:

@@ -13,11 +13,17 @@ from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
+from plumbline.mechanism.release import StepRelease
 from plumbline.training.losses import Loss
 from plumbline.training.private import Private
 from plumbline.training.public import PublicData, PublicStream
 from plumbline.training.records import Collate
-from plumbline.training.settings import noise_position, refuse_shared_seed, run_id
+from plumbline.training.settings import (
+    noise_position,
+    refuse_shared_seed,
+    require_charged,
+    run_id,
+)
 from plumbline.training.setup import Method, Setup
 
 
@@ -39,6 +45,8 @@ def make_private(
     user_ids: Sequence[Any] | Tensor | None = None,
     collate: Collate | None = None,
     public: PublicData | None = None,
+    averaging: float | None = None,
+    before: Sequence[StepRelease] = (),
 ) -> Private:
     """Private training of the user's own model, in the user's own loop.
 
@@ -63,6 +71,10 @@ def make_private(
             of privacy.
         collate: How a list of records of a map-style data set becomes a batch.
         public: Further records, without any protection, whose plain gradient is added in each step.
+        averaging: The decay of an exponential moving average of the weights, such as 0.999; it
+            costs no privacy. ``Private.averaged`` and ``averaged_model`` give the averaged weights.
+        before: What was released about the same records earlier and is used here, such as
+            ``private_moments(...).release``. The budget, epsilon and the statement count it.
 
     Raises:
         BudgetError: If the budget does not fit the data or cannot be met.
@@ -86,6 +98,8 @@ def make_private(
         user_ids=user_ids,
         collate=collate,
         public=public,
+        averaging=averaging,
+        before=before,
     )
     if deterministic:
         KERNELS.pin({})
@@ -131,6 +145,7 @@ def start(
     if ledger is not None:
         if seed is not None:
             refuse_shared_seed(ledger, run, seed)
+        require_charged(ledger, plan.before)
         here, beyond = noise_position(attempt, steps_done), noise_position(attempt + 1, 0)
         replays = sum(here <= position < beyond for position in ledger.noise_positions(run))
         left = max(0, plan.steps - ledger.charged(run))
@@ -142,6 +157,13 @@ def start(
             *warnings,
             f"{lost} of the {plan.steps} planned steps were charged and their results lost, when "
             "the run was interrupted. They count as spent, and the run ends so much earlier.",
+        )
+    if plan.release.composition == "basic":
+        warnings = (
+            *warnings,
+            "The questions of a step are charged one by one (basic composition), as the paper of "
+            "the method does. Together they cost less: the epsilon stated here is larger than need "
+            "be for this noise.",
         )
     return Private(
         setup,

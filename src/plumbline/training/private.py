@@ -9,9 +9,10 @@ made beyond the budget.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +28,7 @@ from plumbline.mechanism.release import Query
 from plumbline.mechanism.statement import Statement
 from plumbline.sampling import PoissonSampler, UserSampler
 from plumbline.training.answering import Answers
+from plumbline.training.averaging import WeightAverage
 from plumbline.training.batches import PrivateBatch
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
 from plumbline.training.public import PublicStream
@@ -56,6 +58,7 @@ class Private:
         stop: Where the run ends: the plan's steps, less those that a crash has spent for nothing.
         warnings: Sentences that the statement adds.
         not_covered: Items that the statement adds to what is not covered.
+        average: The moving average of the weights, if one was asked for.
     """
 
     def __init__(
@@ -82,6 +85,10 @@ class Private:
         self.sensitive_features = setup.sensitive_features
         self.max_physical_batch = setup.max_physical_batch
         self.facts = setup.facts
+        self.averaging = setup.averaging
+        self.average: WeightAverage | None = None
+        if setup.averaging is not None:
+            self.average = WeightAverage(setup.model, setup.averaging)
         self.plan = plan
         self.run = run
         self.attempt = attempt
@@ -104,6 +111,7 @@ class Private:
             delta=plan.delta,
             accountant=plan.accountant,
             relation=plan.relation,
+            before=[(one, 1) for one in plan.before],
         )
 
     def __len__(self) -> int:
@@ -151,6 +159,8 @@ class Private:
                 "its budget pays for. A further step would cost more than was planned; to train "
                 "longer, plan a new run with a budget of its own."
             )
+        if self.average is not None:
+            self.average.require_own_weights("train on")
         self._accept(batch)
         if not self._isolated and len(batch):
             chunk = next(batch.chunks())
@@ -164,6 +174,8 @@ class Private:
             public = self._public.gradient(self.model, self.parameters(), batch.step)
         update = self._released(batch)
         self._apply({name: g + public[name] if public else g for name, g in update.items()})
+        if self.average is not None:
+            self.average.update()
 
     def fit(
         self,
@@ -175,6 +187,24 @@ class Private:
     ) -> StepInfo:
         """Runs the remaining steps, with a progress display; see ``fitting.fit``."""
         return fit(self, callbacks, show=show, metrics=metrics, progress=progress)
+
+    def averaged(self) -> AbstractContextManager[nn.Module]:
+        """The model with its averaged weights, inside a ``with`` block; no step can be made there.
+
+        Raises:
+            ValueError: If the run averages nothing.
+        """
+        if self.average is None:
+            raise ValueError(
+                "This run keeps no average of its weights. Ask for one with "
+                "make_private(..., averaging=0.999)."
+            )
+        return self.average.applied()
+
+    def averaged_model(self) -> nn.Module:
+        """A copy of the model with the averaged weights, and with its own buffers."""
+        with self.averaged() as model:
+            return copy.deepcopy(model)
 
     def save(self, path: str | os.PathLike[str], *, schedulers: Sequence[Any] = ()) -> None:
         """Writes a checkpoint from which ``plumbline.resume`` goes on; see ``checkpoint.save``."""
@@ -210,7 +240,7 @@ class Private:
             exact: Compute it for exactly the steps charged, which takes up to a second or two.
         """
         steps = self.charged
-        if steps == 0:
+        if steps == 0 and not self.plan.before:
             return 0.0
         if exact:
             return self._statement(steps).epsilon

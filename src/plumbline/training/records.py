@@ -76,12 +76,26 @@ class TableRecords(Records):
         return self._data[index.tolist()]
 
 
+class FetchedRecords(Records):
+    """A data set that fetches several records at once by itself, as ``plumbline.data``'s do."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def fetch(self, index: Tensor) -> Any:
+        return self._data.fetch(index)
+
+
 def records_of(dataset: Any, collate: Collate | None = None) -> Records:
     """The data set's records, whatever its kind.
 
     Args:
         dataset: A tensor, a sequence or mapping of tensors with one row per record, a map-style
-            torch data set, or a Hugging Face data set in torch format.
+            torch data set, a data set that has ``fetch(index)`` for several records at once, or a
+            Hugging Face data set in torch format.
         collate: How a list of records becomes a batch; with it, records are read one by one.
     """
     if isinstance(dataset, TensorDataset) and collate is None:
@@ -114,6 +128,8 @@ def records_of(dataset: Any, collate: Collate | None = None) -> Records:
                 'tensors. Give dataset.with_format("torch"), or a collate function.'
             )
         return TableRecords(dataset)
+    if callable(getattr(dataset, "fetch", None)) and collate is None:
+        return FetchedRecords(dataset)
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return MappedRecords(dataset, collate)
     raise TypeError(

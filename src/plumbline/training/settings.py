@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import numbers
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -18,9 +19,10 @@ from torch import Tensor
 
 from plumbline.clipping import Clipping
 from plumbline.evaluation import Evaluation
-from plumbline.mechanism.ledger import Ledger, NoiseReuse
+from plumbline.mechanism import ledger_format as lines
+from plumbline.mechanism.ledger import Ledger, LedgerError, NoiseReuse
 from plumbline.mechanism.random_source import SecureSource
-from plumbline.mechanism.release import Query
+from plumbline.mechanism.release import Query, StepRelease
 
 Fact = str | int | float | bool | None
 Facts = dict[str, Fact]
@@ -85,6 +87,19 @@ def refuse_shared_seed(ledger: Ledger, run: str, seed: int) -> None:
             "with other settings. Runs that share a seed share their batches, so their costs do "
             "not add up as the ledger does it. Give every run on a ledger a seed of its own."
         )
+
+
+def require_charged(ledger: Ledger, before: Sequence[StepRelease]) -> None:
+    """Refuses earlier releases that the ledger does not have: what it says would be too little."""
+    charged = {lines.canonical(release): count for release, count in ledger.entries()}
+    for release, count in Counter(before).items():
+        if charged.get(lines.canonical(release.to_dict()), 0) < count:
+            asked = ", ".join(query.name for query in release.queries)
+            raise LedgerError(
+                f"The ledger {ledger.path} has no charge for what `before` says was released "
+                f"earlier ({asked}), so it would state too little. Give the ledger to what "
+                "releases it too, such as private_moments(..., ledger=ledger)."
+            )
 
 
 def noise_position(attempt: int, step: int) -> int:

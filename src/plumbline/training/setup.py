@@ -16,11 +16,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from plumbline.checks import check_decay
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.random_source import RandomSource
-from plumbline.mechanism.release import GaussianQuery, Sampling, StepRelease
+from plumbline.mechanism.release import Composition, GaussianQuery, Sampling, StepRelease
 from plumbline.sampling import PoissonSampler, UserSampler, group_by_user
 from plumbline.training.losses import BatchLoss, Loss, per_record
 from plumbline.training.public import PublicData
@@ -40,6 +41,10 @@ class Method(Protocol):
     @property
     def needs_groups(self) -> bool:
         """Whether it needs ``sensitive_features``."""
+
+    @property
+    def composition(self) -> Composition:
+        """How its questions are charged."""
 
     @property
     def together(self) -> bool:
@@ -81,6 +86,8 @@ class Setup:
     ledger: Ledger | None
     user_ids: Sequence[Any] | Tensor | None
     public: PublicData | None = None
+    averaging: float | None = None
+    before: tuple[StepRelease, ...] = ()
 
     @classmethod
     def of(
@@ -102,6 +109,8 @@ class Setup:
         user_ids: Sequence[Any] | Tensor | None,
         collate: Collate | None,
         public: PublicData | None = None,
+        averaging: float | None = None,
+        before: Sequence[StepRelease] = (),
     ) -> Setup:
         """Checks the arguments of ``make_private``."""
         _check_optimizer(optimizer, model)
@@ -122,6 +131,13 @@ class Setup:
                 f"max_physical_batch is {max_physical_batch!r}; it must be a whole number of at "
                 "least 1, or None to process every batch in one piece."
             )
+        if averaging is not None:
+            check_decay("averaging", averaging)
+        if before and user_ids is not None:
+            raise ValueError(
+                "before is given beside user_ids: what was released earlier bounds what one record "
+                "can do, not what a user with several can. Train without one of the two."
+            )
         return cls(
             model=model,
             optimizer=optimizer,
@@ -138,6 +154,8 @@ class Setup:
             ledger=ledger,
             user_ids=user_ids,
             public=public,
+            averaging=averaging,
+            before=tuple(before),
         )
 
     @cached_property
@@ -160,6 +178,7 @@ class Setup:
             "a seed given": self.seed is not None,
             "deterministic": self.deterministic,
             **({} if self.public is None else self.public.facts),
+            **(facts_of(self.before, "before") if self.before else {}),
         }
         return facts | facts_of(self.budget, "budget") | facts_of(self.method, "method")
 
@@ -169,7 +188,11 @@ class Setup:
         if noise_multiplier is not None:
             budget = dataclasses.replace(budget, epsilon=None, noise_multiplier=noise_multiplier)
         plan = budget.resolve(
-            self.units, release_at=self._release, accountant=self.accountant, relation=self.relation
+            self.units,
+            release_at=self._release,
+            accountant=self.accountant,
+            relation=self.relation,
+            before=self.before,
         )
         return dataclasses.replace(plan, budget=self.budget)
 
@@ -184,6 +207,7 @@ class Setup:
             sampling=sampling,
             queries=self.method.queries(noise_multiplier),
             unbounded_reason=self.method.unbounded_reason,
+            composition=self.method.composition,
         )
 
 

@@ -120,6 +120,9 @@ def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int
     for part in tree_leaves(result):
         if isinstance(part, Tensor) and part.is_floating_point():
             tape.computed(part)
+    # Under autocast, vmap may return in float32 what was computed with fewer bits.
+    device = next(iter(values.values())).device.type
+    tape.narrow = tape.narrow or torch.is_autocast_enabled(device)
     return tree_map(restore, result)
 
 
