@@ -1,0 +1,193 @@
+"""How clipping bends the batch gradient (paper 000, section 4 and App. C; paper 004, section 4).
+
+With g the mean gradient of a batch and gbar the mean of its clipped gradients, the bias is
+``gbar - g``. Theorem 1 of paper 000 splits ``gbar = a g + c`` with c orthogonal to g: a is what is
+left of the gradient (magnitude error), c points elsewhere (directional error). Its Eq. 20 prints
+``max(1, C / n)`` for ``max(1, n / C)``. The error of a released gradient has three parts: the bias
+squared, the variance of the noise, and the variance of sampling the batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from plumbline.diagnostics.base import (
+    Number,
+    Sample,
+    Undefined,
+    added,
+    cosine,
+    dot,
+    norm,
+    ratio,
+)
+
+
+@dataclass(frozen=True)
+class Bias:
+    """How far the clipped mean gradient lies from the mean gradient.
+
+    Attributes:
+        gradient_norm: ``|g|``.
+        clipped_norm: ``|gbar|``.
+        norm: ``|gbar - g|``.
+        relative: The same, divided by ``|g|``.
+        magnitude: a, the part of g that is left: ``<gbar, g> / |g|^2``; 1 for none lost.
+        direction: ``|c|``, the length of what is orthogonal to g.
+        relative_direction: ``|c| / |g|``.
+        cosine: Of gbar and g.
+    """
+
+    gradient_norm: Number
+    clipped_norm: Number
+    norm: Number
+    relative: Number
+    magnitude: Number
+    direction: Number
+    relative_direction: Number
+    cosine: Number
+
+
+def bias(sample: Sample) -> Bias:
+    """The bias and its parts; ``norm^2 = (1 - magnitude)^2 |g|^2 + direction^2``."""
+    if (nothing := sample.nothing) is not None:
+        return Bias(*[nothing] * 8)
+    g, gbar = sample.mean, sample.clipped_mean
+    size, offset = norm(g), norm(added(gbar, g, -1.0))
+    zero = "the mean gradient is zero"
+    magnitude = ratio(dot(gbar, g), size**2, zero)
+    direction: Number = Undefined(zero)
+    if not isinstance(magnitude, Undefined):
+        direction = norm(added(gbar, g, -magnitude))
+    relative_direction = (
+        direction if isinstance(direction, Undefined) else ratio(direction, size, zero)
+    )
+    return Bias(
+        gradient_norm=size,
+        clipped_norm=norm(gbar),
+        norm=offset,
+        relative=ratio(offset, size, zero),
+        magnitude=magnitude,
+        direction=direction,
+        relative_direction=relative_direction,
+        cosine=cosine(gbar, g),
+    )
+
+
+@dataclass(frozen=True)
+class ErrorParts:
+    """The expected squared error of a released gradient, by cause.
+
+    Attributes:
+        bias: ``|gbar - g|^2``: clipping.
+        noise: ``d (sigma S)^2 / L^2`` for sensitivity S: the mechanism.
+        sampling: The variance of a mean of L clipped gradients: which records are drawn.
+        total: Their sum.
+    """
+
+    bias: Number
+    noise: Number
+    sampling: Number
+    total: Number
+
+    def shares(self) -> dict[str, Number]:
+        """Each part divided by the total."""
+        if isinstance(self.total, Undefined):
+            return dict.fromkeys(("bias", "noise", "sampling"), self.total)
+        parts = {"bias": self.bias, "noise": self.noise, "sampling": self.sampling}
+        return {
+            name: value if isinstance(value, Undefined) else ratio(value, self.total, "no error")
+            for name, value in parts.items()
+        }
+
+
+def error_parts(sample: Sample) -> ErrorParts:
+    """What the error of a released gradient is made of, the batch taken for the whole data set.
+
+    Sampling: a Poisson batch at a small rate has the variance ``E |w g_i|^2 / L`` of its mean.
+    """
+    if (nothing := sample.nothing) is not None:
+        return ErrorParts(*[nothing] * 4)
+    bent = norm(added(sample.clipped_mean, sample.mean, -1.0)) ** 2
+    std = sample.noise_multiplier * sample.clipping.sensitivity if sample.noise_multiplier else 0.0
+    noise = sample.dimensions * (std / sample.clipping.normaliser(sample.size)) ** 2
+    try:
+        factors = sample.clipping.factors(sample.norms, sample.groups)
+    except TypeError:
+        reason = Undefined("the clipping has no single factor for a record")
+        return ErrorParts(bent, noise, reason, reason)
+    lengths = (factors * sample.norms).double()[sample.finite]
+    sampling = float(lengths.square().mean()) / sample.size
+    return ErrorParts(bent, noise, sampling, bent + noise + sampling)
+
+
+@dataclass(frozen=True)
+class PenaltyBound:
+    """Lemma 3 of paper 000: the norm of the mean is at most the mean of the norms.
+
+    Attributes:
+        norm_of_mean: ``|mean_i g_i|``, the penalty of L_Z.
+        mean_of_norms: ``mean_i |g_i|``, the penalty of L_BAO, its upper bound.
+    """
+
+    norm_of_mean: Number
+    mean_of_norms: Number
+
+
+def penalty_bound(sample: Sample) -> PenaltyBound:
+    """Both sides of Lemma 3."""
+    if (nothing := sample.nothing) is not None:
+        return PenaltyBound(nothing, nothing)
+    return PenaltyBound(norm(sample.mean), float(sample.norms.double().mean()))
+
+
+@dataclass(frozen=True)
+class BiasAtSize:
+    """The bias of batches of one size (paper 000, Figs. 5 and 6).
+
+    Attributes:
+        size: Records to a batch.
+        norm: The mean of ``|gbar - g|`` over batches.
+        cosine: The mean of the cosine of gbar and g.
+        batches: How many batches there were.
+    """
+
+    size: int
+    norm: Number
+    cosine: Number
+    batches: int
+
+
+def bias_by_batch_size(
+    sample: Sample, sizes: Sequence[int], generator: torch.Generator, batches: int = 8
+) -> list[BiasAtSize]:
+    """The bias in random batches of the sample's records, for each size."""
+    results = []
+    for size in sizes:
+        if not 1 <= size <= sample.records:
+            reason = Undefined(f"the sample has {sample.records} records, not {size}")
+            results.append(BiasAtSize(size, reason, reason, 0))
+            continue
+        found = []
+        for _ in range(batches if size < sample.records else 1):
+            index = torch.randperm(sample.records, generator=generator)[:size]
+            chosen = torch.zeros(sample.records, dtype=torch.bool)
+            chosen[index] = True
+            found.append(bias(sample.of(chosen)))
+        results.append(
+            BiasAtSize(
+                size, _mean([b.norm for b in found]), _mean([b.cosine for b in found]), len(found)
+            )
+        )
+    return results
+
+
+def _mean(values: Sequence[Number]) -> Number:
+    known = [value for value in values if not isinstance(value, Undefined)]
+    if not known:
+        return Undefined("no batch has a gradient")
+    return math.fsum(known) / len(known)

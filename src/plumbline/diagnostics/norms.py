@@ -1,0 +1,70 @@
+"""How long the gradients are (paper 002, Fig. 3; paper 003, Fig. 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from plumbline.diagnostics.base import Number, Sample, Undefined, norm, ratio
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class Norms:
+    """The distribution of the records' gradient norms.
+
+    Attributes:
+        quantiles: By share of records, for ``QUANTILES``.
+        mean: The mean norm.
+        largest: The largest norm.
+        clipped: The share of records above the sensitivity, ``P(n > C)``.
+        norm_of_mean: The norm of the mean gradient.
+        polarisation: The 75% quantile divided by the 25% quantile.
+        by_group: The median norm of each group, by its value.
+        clipped_by_group: The share above the sensitivity in each group.
+        not_finite: How many records have no finite gradient; they are left out.
+    """
+
+    quantiles: dict[float, Number]
+    mean: Number
+    largest: Number
+    clipped: Number
+    norm_of_mean: Number
+    polarisation: Number
+    by_group: dict[int, Number]
+    clipped_by_group: dict[int, Number]
+    not_finite: int
+
+
+def norms(sample: Sample) -> Norms:
+    """The distribution of the norms; a group is one of the values that occur."""
+    lost = int((~sample.finite).sum()) if sample.records else 0
+    if (nothing := sample.nothing) is not None:
+        unknown: dict[float, Number] = dict.fromkeys(QUANTILES, nothing)
+        return Norms(unknown, nothing, nothing, nothing, nothing, nothing, {}, {}, lost)
+    values = sample.norms[sample.finite].double()
+    found = torch.quantile(values, torch.tensor(QUANTILES, dtype=torch.float64)).tolist()
+    quantiles: dict[float, Number] = dict(zip(QUANTILES, found, strict=True))
+    bound = sample.clipping.sensitivity
+    medians: dict[int, Number] = {}
+    shares: dict[int, Number] = {}
+    if sample.groups is not None:
+        groups = sample.groups.to(sample.finite.device)
+        for group in sorted(set(groups.tolist())):
+            own = sample.norms[(groups == group) & sample.finite].double()
+            empty = Undefined(f"group {group} has no finite gradient")
+            medians[group] = float(own.median()) if len(own) else empty
+            shares[group] = float((own > bound).double().mean()) if len(own) else empty
+    return Norms(
+        quantiles=quantiles,
+        mean=float(values.mean()),
+        largest=float(values.max()),
+        clipped=float((values > bound).double().mean()),
+        norm_of_mean=norm(sample.mean),
+        polarisation=ratio(found[3], found[1], "a quarter of the gradients are zero"),
+        by_group=medians,
+        clipped_by_group=shares,
+        not_finite=lost,
+    )
