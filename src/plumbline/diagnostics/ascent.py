@@ -1,0 +1,69 @@
+"""Where sharpness- and bias-aware methods look (paper 000, App. A.2; paper 002, App. F).
+
+They take gradients uphill: DP-SAT along the previous released gradient, BAM along each record's
+own. How well that agrees with the true gradient says whether looking there can help.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from plumbline.diagnostics.base import Number, Sample, Undefined, cosine, norm
+
+
+@dataclass(frozen=True)
+class AscentDirections:
+    """Cosines of the methods' ascent directions with the mean gradient.
+
+    Attributes:
+        dp_sat: Of the previous released gradient.
+        bam: The mean over records of the cosine of a record's gradient.
+        bam_positive: The share of records for which it is positive.
+    """
+
+    dp_sat: Number
+    bam: Number
+    bam_positive: Number
+
+
+def ascent_directions(
+    sample: Sample, previous: Mapping[str, Tensor] | None = None
+) -> AscentDirections:
+    """How DP-SAT's and BAM's ascent directions lie to the mean gradient.
+
+    Args:
+        sample: The records at the present weights.
+        previous: What the previous step released.
+    """
+    if (nothing := sample.nothing) is not None:
+        return AscentDirections(nothing, nothing, nothing)
+    sat: Number = Undefined("no earlier released gradient was given")
+    if previous:
+        sat = cosine(previous, sample.mean)
+    size = norm(sample.mean)
+    if size == 0:
+        zero = Undefined("the mean gradient is zero")
+        return AscentDirections(zero if previous else sat, zero, zero)
+    moving = sample.finite & (sample.norms > 0)
+    if not bool(moving.any()):
+        none = Undefined("every record's gradient is zero")
+        return AscentDirections(sat, none, none)
+    along = sample.gradients.dot(sample.mean).double()[moving]
+    cosines = along / (sample.norms.double()[moving] * size)
+    return AscentDirections(sat, float(cosines.mean()), float((cosines > 0).double().mean()))
+
+
+def successive_cosines(released: Sequence[Mapping[str, Tensor]]) -> list[Number]:
+    """The cosine of each released gradient with the one before it (paper 002, App. F)."""
+    return [cosine(after, before) for before, after in itertools.pairwise(released)]
+
+
+def mean_cosine(values: Sequence[Number]) -> Number:
+    """The mean of those that are defined."""
+    known = [value for value in values if not isinstance(value, Undefined)]
+    return math.fsum(known) / len(known) if known else Undefined("there are none")

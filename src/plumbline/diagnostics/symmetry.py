@@ -1,0 +1,290 @@
+"""Whether the gradients lie symmetrically about their mean (paper 001).
+
+Clipping a distribution that is symmetric about the true gradient g keeps its direction (Theorem 2);
+what is lost on another one is the bias b_t (Eq. 5). With ``xi_i = g_i - g`` the noise of record i
+and ``phi(xi) = <g, clip(g + xi)>``, everything here is a function of the records' norms and of
+``<g_i, g>``: the mirror image ``g - xi_i = 2 g - g_i`` has the norm
+``sqrt(4 |g|^2 - 4 <g_i, g> + n_i^2)``, so that nothing of size records x parameters is built. The
+symmetrised distribution puts half of each record's weight on its mirror image. Clipping is flat
+clipping at c, whatever the run uses: that is what the theorems are about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from plumbline.clipping.flat import flat_factors
+from plumbline.diagnostics.base import Number, Sample, Undefined, cosine, norm, scaled
+from plumbline.draws import Draws
+from plumbline.gradients import jitter
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """Symmetry of the gradients' noise, and what clipping at ``clip`` makes of the lack of it.
+
+    Attributes:
+        clip: The threshold c.
+        gradient_norm: ``|g|``.
+        alignment: ``E_p phi``, how far a clipped step goes along g.
+        symmetric_alignment: ``E phi`` under the symmetrised distribution: Theorem 2's left side.
+        small_noise: ``P(|xi| < c / 4)``, the same for both distributions.
+        lower_bound: Theorem 2's right side, ``|g| min(|g|, 3c/4) P(|xi| < c/4)``.
+        bias: b_t of Eq. 5, ``alignment - symmetric_alignment``; negative where skewness hurts.
+        wasserstein: Theorem 5's distance between the empirical and the symmetrised noise, exact;
+            at least ``|bias|``.
+        cosines: The cosine of each record's gradient with g, ``[B]``.
+        cosine_p_value: Of a Wilcoxon signed-rank test that the cosines are symmetric about zero.
+    """
+
+    clip: float
+    gradient_norm: Number
+    alignment: Number
+    symmetric_alignment: Number
+    small_noise: Number
+    lower_bound: Number
+    bias: Number
+    wasserstein: Number
+    cosines: Tensor
+    cosine_p_value: Number
+
+
+def symmetry(sample: Sample, clip: float | None = None) -> Symmetry:
+    """Both sides of Theorem 2, b_t, and the Wasserstein distance of Theorem 5.
+
+    Args:
+        sample: The records; their distribution is taken for p.
+        clip: c; by default the sensitivity of the run's clipping.
+    """
+    clip = sample.clipping.sensitivity if clip is None else clip
+    if (nothing := sample.nothing) is not None:
+        return _unknown(clip, nothing, nothing, nothing)
+    scalars = _Scalars(sample)
+    if scalars.size == 0:
+        zero = Undefined("the mean gradient is zero")
+        return _unknown(clip, zero, 0.0, scalars.small_noise(clip))
+    straight, mirrored = scalars.aligned(clip), scalars.mirrored(clip)
+    alignment = float(straight.mean())
+    symmetric = (alignment + float(mirrored.mean())) / 2
+    cosines = scalars.cosines()
+    both = torch.cat([straight, mirrored])
+    return Symmetry(
+        clip=clip,
+        gradient_norm=scalars.size,
+        alignment=alignment,
+        symmetric_alignment=symmetric,
+        small_noise=scalars.small_noise(clip),
+        lower_bound=_bound(scalars.size, clip, scalars.small_noise(clip)),
+        bias=alignment - symmetric,
+        wasserstein=float(stats.wasserstein_distance(straight.numpy(), both.numpy())),
+        cosines=cosines,
+        cosine_p_value=_symmetric_about_zero(cosines),
+    )
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Corollary 1 over a run of T steps: ``progress <= optimisation - bias``.
+
+    Attributes:
+        progress: The left side, the mean of Theorem 2's lower bounds.
+        optimisation: ``D_f / sqrt(T) + G c^2 / (2 sqrt(T))``.
+        bias: The mean of b_t.
+        wasserstein: The mean of Theorem 5's distances.
+    """
+
+    progress: Number
+    optimisation: Number
+    bias: Number
+    wasserstein: Number
+
+
+def convergence(steps: Sequence[Symmetry], decrease: float, smoothness: float) -> Convergence:
+    """Both sides of Corollary 1, from measurements along a run.
+
+    Args:
+        steps: Measurements at the run's iterates, of one clip threshold.
+        decrease: D_f, how far the loss can still fall from the first of them.
+        smoothness: G, a Lipschitz constant of the gradient.
+    """
+    known = [step for step in steps if not isinstance(step.bias, Undefined)]
+    if not known:
+        nothing = Undefined("no step has a gradient")
+        return Convergence(nothing, nothing, nothing, nothing)
+    root = math.sqrt(len(known))
+    return Convergence(
+        progress=_mean([step.lower_bound for step in known]),
+        optimisation=decrease / root + smoothness * known[0].clip ** 2 / (2 * root),
+        bias=_mean([step.bias for step in known]),
+        wasserstein=_mean([step.wasserstein for step in known]),
+    )
+
+
+@dataclass(frozen=True)
+class MixtureBound:
+    """Theorem 3: a mixture of spherical distributions, here the parts that the records fall into.
+
+    Attributes:
+        alignment: ``E phi``, its left side.
+        lower_bound: Its right side, or why it does not apply.
+        weights: Each part's share of the records.
+        cosines: Of each part's mean gradient with g.
+    """
+
+    alignment: Number
+    lower_bound: Number
+    weights: dict[int, float]
+    cosines: dict[int, Number]
+
+
+def mixture_bound(sample: Sample, parts: Tensor, clip: float | None = None) -> MixtureBound:
+    """Both sides of Theorem 3 for the parts given (classes, groups), ``[B]``.
+
+    ``P(|xi| < c/4)`` of a part is about the part's own mean. The theorem assumes that each part is
+    spherical, which is not tested here.
+    """
+    clip = sample.clipping.sensitivity if clip is None else clip
+    whole = symmetry(sample, clip)
+    if isinstance(whole.alignment, Undefined):
+        return MixtureBound(whole.alignment, whole.alignment, {}, {})
+    weights: dict[int, float] = {}
+    cosines: dict[int, Number] = {}
+    total: Number = 0.0
+    for part in sorted(set(parts.tolist())):
+        own = sample.of(parts == part)
+        weights[part] = own.records / sample.records
+        cosines[part] = angle = cosine(own.mean, sample.mean)
+        if isinstance(angle, Undefined) or isinstance(total, Undefined):
+            continue  # a part whose mean is zero adds nothing
+        if angle < 0:
+            total = Undefined(f"part {part} points away from the mean gradient")
+            continue
+        scalars = _Scalars(own)
+        length = min(scalars.size, 0.75 * clip)
+        total += weights[part] * length * angle * scalars.small_noise(clip)
+    if not isinstance(total, Undefined):
+        total *= norm(sample.mean)
+    return MixtureBound(whole.alignment, total, weights, cosines)
+
+
+@dataclass(frozen=True)
+class PerturbationBound:
+    """Theorem 6, for pre-clipping perturbation of scale k.
+
+    Attributes:
+        alignment: ``E <g, clip(g + xi + k zeta)>``, its left side, with zeta drawn once a record.
+        leading: ``|g| min(|g|, 3c/4) P(|k zeta| < c/4)``, the leading term of its right side.
+        order: ``sigma_xi^2 / k^2``, of which the theorem subtracts an unknown multiple.
+    """
+
+    alignment: Number
+    leading: Number
+    order: Number
+
+
+def perturbation_bound(
+    sample: Sample, scale: float, key: str = "symmetry", clip: float | None = None
+) -> PerturbationBound:
+    """Both sides of Theorem 6, up to its unknown constant."""
+    clip = sample.clipping.sensitivity if clip is None else clip
+    if (nothing := sample.nothing) is not None:
+        return PerturbationBound(nothing, nothing, nothing)
+    scalars = _Scalars(sample)
+    noisy = jitter(sample.gradients, scale, Draws(torch.arange(sample.records), key).seeds())
+    factors = flat_factors(noisy.norms(), clip).double()
+    along = noisy.dot(sample.mean).double()
+    chance = float(stats.chi2.cdf((clip / (4 * scale)) ** 2, sample.dimensions)) if scale else 1.0
+    return PerturbationBound(
+        alignment=float((factors * along)[sample.finite].mean()),
+        leading=_bound(scalars.size, clip, chance),
+        order=scalars.variance() / scale**2 if scale else Undefined("there is no perturbation"),
+    )
+
+
+def projections(sample: Sample, generator: torch.Generator, count: int = 8) -> Tensor:
+    """The gradients in ``count`` random planes, ``[count, B, 2]`` (paper 001, Figs. 1 and 2)."""
+    planes = []
+    for _ in range(count):
+        axes = [
+            {
+                name: torch.randn(value.shape, generator=generator).to(value) / math.sqrt(2)
+                for name, value in sample.mean.items()
+            }
+            for _ in range(2)
+        ]
+        planes.append(torch.stack([sample.gradients.dot(axis) for axis in axes], 1))
+    return torch.stack(planes)
+
+
+class _Scalars:
+    """The few numbers of each finite record that all of the above is made of, in float64."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.size = norm(sample.mean)
+        unit = scaled(sample.mean, 1 / self.size) if self.size else sample.mean
+        finite = sample.finite.cpu()
+        self._norms = sample.norms.double().cpu()[finite]
+        self._along = sample.gradients.dot(unit).double().cpu()[finite] * self.size
+
+    def aligned(self, clip: float) -> Tensor:
+        """``phi(xi_i) = <g, clip(g_i)>``, ``[B]``."""
+        return flat_factors(self._norms, clip) * self._along
+
+    def mirrored(self, clip: float) -> Tensor:
+        """``phi(-xi_i) = <g, clip(2 g - g_i)>``, ``[B]``."""
+        squares = 4 * self.size**2 - 4 * self._along + self._norms.square()
+        return flat_factors(squares.clamp(min=0).sqrt(), clip) * (2 * self.size**2 - self._along)
+
+    def deviations(self) -> Tensor:
+        """``|xi_i|^2``, ``[B]``."""
+        return (self._norms.square() - 2 * self._along + self.size**2).clamp(min=0)
+
+    def variance(self) -> float:
+        """The mean of ``|xi_i|^2``."""
+        return float(self.deviations().mean())
+
+    def small_noise(self, clip: float) -> float:
+        """``P(|xi| < clip / 4)``."""
+        return float((self.deviations().sqrt() < clip / 4).double().mean())
+
+    def cosines(self) -> Tensor:
+        """Of each record's gradient with g, ``[B]``; zero for a zero gradient."""
+        lengths = (self._norms * self.size).clamp(min=1e-300)
+        return (self._along / lengths).clamp(-1, 1)
+
+
+def _unknown(clip: float, reason: Undefined, size: Number, small_noise: Number) -> Symmetry:
+    return Symmetry(
+        clip=clip,
+        gradient_norm=size,
+        alignment=reason,
+        symmetric_alignment=reason,
+        small_noise=small_noise,
+        lower_bound=reason,
+        bias=reason,
+        wasserstein=reason,
+        cosines=torch.zeros(0),
+        cosine_p_value=reason,
+    )
+
+
+def _bound(size: float, clip: float, chance: float) -> float:
+    return size * min(size, 0.75 * clip) * chance
+
+
+def _symmetric_about_zero(values: Tensor) -> Number:
+    moved = values[values != 0]
+    if len(moved) < 10:
+        return Undefined(f"only {len(moved)} gradients are not zero; the test needs ten")
+    return float(stats.wilcoxon(moved.numpy()).pvalue)
+
+
+def _mean(values: Sequence[Number]) -> float:
+    known = [value for value in values if not isinstance(value, Undefined)]
+    return math.fsum(known) / len(known)
