@@ -47,7 +47,7 @@ def sampling_noise(sample: Sample) -> SamplingNoise:
 
 
 def under_averaging(sample: Sample, size: int, generator: torch.Generator) -> SamplingNoise:
-    """tau^2 of averages over random groups of ``size`` records (section 3.3): about tau^2 / size."""
+    """tau^2 of averages over groups of ``size`` random records (section 3.3), near tau^2 / size."""
     buckets = sample.records // size
     if buckets < 2:
         few = Undefined(f"{sample.records} records make fewer than two groups of {size}")

@@ -46,13 +46,17 @@ def without_batch_norm(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _replaced(model: nn.Module, forward_of: Callable[[_BatchNorm], Forward]) -> Iterator[None]:
     modules = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    # Some libraries put a forward of their own on a module; it must be there again afterwards.
+    before = [module.__dict__.get("forward") for module in modules]
     try:
         for module in modules:
             module.forward = forward_of(module)  # type: ignore[method-assign, assignment]
         yield
     finally:
-        for module in modules:
+        for module, own in zip(modules, before, strict=True):
             module.__dict__.pop("forward", None)
+            if own is not None:
+                module.forward = own  # type: ignore[method-assign]
 
 
 def _means(rows: Tensor, index: Tensor, sizes: Tensor) -> Tensor:

@@ -1,0 +1,236 @@
+"""The Hessian of the loss through its products with vectors: spectrum, trace, density (paper 002).
+
+Products are reverse-over-reverse, with the gradient's graph kept: one more backward pass each.
+Attention runs with its mathematical kernel, the only one that can be differentiated twice. Lanczos
+re-orthogonalises fully, so that its Ritz values do not repeat. Results are exact for a Lanczos run
+as long as the number of parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from scipy.linalg import eigh_tridiagonal
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+Progress = Callable[[int, int], None]
+"""Told how many products are done, of how many."""
+
+
+class Operator(Protocol):
+    """A symmetric linear map on flat vectors."""
+
+    @property
+    def size(self) -> int:
+        """The dimension, d."""
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        """The product with ``vector``, ``[d]``."""
+
+
+class Hessian:
+    """The Hessian of a model's mean loss on fixed records, as a map on flat vectors ``[d]``.
+
+    Args:
+        model: The model; its trainable parameters are differentiated, in their order.
+        losses: Runs the model and returns one loss per record, ``[B]``. Several such functions are
+            chunks of one set of records; each keeps its graph, which takes memory.
+    """
+
+    def __init__(
+        self, model: nn.Module, losses: Callable[[], Tensor] | Sequence[Callable[[], Tensor]]
+    ) -> None:
+        chunks = [losses] if callable(losses) else list(losses)
+        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self._parameters:
+            raise ValueError("The model has no trainable parameters, and so no Hessian.")
+        self._graphs: list[tuple[Tensor, ...]] = []
+        self._sum = [torch.zeros_like(p) for p in self._parameters]
+        total, self.records = 0.0, 0
+        for chunk in chunks:
+            with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+                values = chunk()
+                gradient = torch.autograd.grad(
+                    values.sum(), self._parameters, create_graph=True, materialize_grads=True
+                )
+            self._graphs.append(gradient)
+            self.records += len(values)
+            total += float(values.detach().double().sum())
+            for own, part in zip(self._sum, gradient, strict=True):
+                own += part.detach()
+        self.loss = total / self.records if self.records else math.nan
+
+    @property
+    def size(self) -> int:
+        """The number of trainable parameters, d."""
+        return sum(p.numel() for p in self._parameters)
+
+    @property
+    def gradient(self) -> Tensor:
+        """The mean gradient, flat, ``[d]``."""
+        return _flat(self._sum) / max(1, self.records)
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        """The Hessian of the mean loss times ``vector``, ``[d]``."""
+        like = self._parameters[0]
+        pieces = torch.split(vector.to(like), [p.numel() for p in self._parameters])
+        shaped = [piece.view_as(p) for piece, p in zip(pieces, self._parameters, strict=True)]
+        total = torch.zeros_like(vector)
+        for gradient in self._graphs:
+            reached = [(g, v) for g, v in zip(gradient, shaped, strict=True) if g.requires_grad]
+            if not reached:
+                continue  # a loss that is linear in every parameter
+            products = torch.autograd.grad(
+                [g for g, _ in reached],
+                self._parameters,
+                grad_outputs=[v for _, v in reached],
+                retain_graph=True,
+                materialize_grads=True,
+            )
+            total += _flat(products).to(total)
+        return total.div_(max(1, self.records))
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The ends of a spectrum.
+
+    Attributes:
+        largest: The largest eigenvalues found, falling.
+        smallest: The smallest eigenvalue found.
+        ratio: ``lambda_max / lambda_5``, or NaN-free None where there are not five of them.
+    """
+
+    largest: list[float]
+    smallest: float
+    ratio: float | None
+
+
+def spectrum(
+    operator: Operator,
+    generator: torch.Generator,
+    *,
+    count: int = 5,
+    steps: int = 40,
+    progress: Progress | None = None,
+) -> Spectrum:
+    """The largest eigenvalues by Lanczos (Ritz values, which approach them from within)."""
+    values, _ = _ritz(operator, _unit(operator.size, generator), steps, progress)
+    falling = sorted(values.tolist(), reverse=True)
+    fifth = falling[4] if len(falling) > 4 else 0.0
+    return Spectrum(falling[:count], falling[-1], falling[0] / fifth if fifth else None)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """An estimate of the trace, and the standard error of the estimate."""
+
+    value: float
+    standard_error: float
+
+
+def trace(
+    operator: Operator,
+    generator: torch.Generator,
+    *,
+    probes: int = 100,
+    progress: Progress | None = None,
+) -> Trace:
+    """Hutchinson's estimate of the trace, with random signs (paper 004, App. B.3)."""
+    found = []
+    for probe in range(probes):
+        signs = torch.randint(0, 2, (operator.size,), generator=generator) * 2.0 - 1.0
+        found.append(float(torch.dot(signs.double(), operator(signs).double().cpu())))
+        if progress is not None:
+            progress(probe + 1, probes)
+    spread = float(np.std(found, ddof=1)) if probes > 1 else math.nan
+    return Trace(math.fsum(found) / probes, spread / math.sqrt(probes))
+
+
+@dataclass(frozen=True)
+class Density:
+    """The distribution of the eigenvalues: atoms with weights that add up to one.
+
+    Attributes:
+        values: Ritz values, rising.
+        weights: Their weights.
+    """
+
+    values: list[float]
+    weights: list[float]
+
+    def curve(
+        self, points: int = 400, width: float | None = None
+    ) -> tuple[list[float], list[float]]:
+        """The density on a grid, each atom a Gaussian of standard deviation ``width``."""
+        values, weights = np.array(self.values), np.array(self.weights)
+        reach = max(float(values.max() - values.min()), 1e-12)
+        width = reach / 100 if width is None else width
+        grid = np.linspace(values.min() - 0.05 * reach, values.max() + 0.05 * reach, points)
+        bells = np.exp(-0.5 * ((grid[:, None] - values) / width) ** 2)
+        heights = (bells @ weights) / (width * math.sqrt(2 * math.pi))
+        return grid.tolist(), heights.tolist()
+
+
+def density(
+    operator: Operator,
+    generator: torch.Generator,
+    *,
+    steps: int = 40,
+    probes: int = 1,
+    progress: Progress | None = None,
+) -> Density:
+    """The spectral density by stochastic Lanczos quadrature (paper 002, Fig. 8)."""
+    atoms: list[tuple[float, float]] = []
+    for probe in range(probes):
+
+        def tell(done: int, of: int, before: int = probe) -> None:
+            if progress is not None:
+                progress(before * of + done, probes * of)
+
+        values, weights = _ritz(operator, _unit(operator.size, generator), steps, tell)
+        atoms += zip(values.tolist(), (weights / probes).tolist(), strict=True)
+    atoms.sort()
+    return Density([value for value, _ in atoms], [weight for _, weight in atoms])
+
+
+def _ritz(
+    operator: Operator, start: Tensor, steps: int, progress: Progress | None
+) -> tuple[
+    np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]
+]:
+    """Ritz values of a Lanczos run from ``start``, and the quadrature weights of each."""
+    steps = min(steps, operator.size)
+    basis = [start]
+    diagonal: list[float] = []
+    beside: list[float] = []
+    for step in range(steps):
+        image = operator(basis[-1]).double().cpu()
+        diagonal.append(float(torch.dot(image, basis[-1])))
+        held = torch.stack(basis)
+        for _ in range(2):  # twice is enough (Parlett)
+            image = image - held.T @ (held @ image)
+        size = float(image.norm())
+        if progress is not None:
+            progress(step + 1, steps)
+        if step + 1 == steps or size <= 1e-10 * max(1e-300, max(map(abs, diagonal))):
+            break
+        beside.append(size)
+        basis.append(image / size)
+    values, vectors = eigh_tridiagonal(np.array(diagonal), np.array(beside))
+    return values, vectors[0] ** 2
+
+
+def _unit(size: int, generator: torch.Generator) -> Tensor:
+    vector = torch.randn(size, generator=generator, dtype=torch.float64)
+    return torch.nn.functional.normalize(vector, dim=0)
+
+
+def _flat(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])

@@ -1,0 +1,100 @@
+"""The loss around and between models (paper 002, Figs. 5, 9 and 11).
+
+Random planes are filter-normalised (Li et al., 2018): each filter of a direction has the norm of
+the model's own filter, so that planes of different models can be compared. Weights are as before
+when a function returns, also by an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+Loss = Callable[[], float]
+"""Evaluates the model's mean loss, at the weights as they are."""
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """The loss on a plane through the weights.
+
+    Attributes:
+        steps: The coordinates along both axes; zero is the model itself.
+        losses: ``losses[i][j]`` at ``steps[i]`` along one axis and ``steps[j]`` along the other.
+    """
+
+    steps: list[float]
+    losses: list[list[float]]
+
+
+def landscape(
+    model: nn.Module,
+    loss: Loss,
+    generator: torch.Generator,
+    *,
+    reach: float = 1.0,
+    points: int = 11,
+    progress: Callable[[int, int], None] | None = None,
+) -> Landscape:
+    """The loss on a random plane, up to ``reach`` times the weights' own size in each direction."""
+    first, second = (filter_normalised(model, generator) for _ in range(2))
+    steps = torch.linspace(-reach, reach, points, dtype=torch.float64).tolist()
+    losses: list[list[float]] = []
+    for along in steps:
+        row = []
+        for across in steps:
+            offset = {name: along * first[name] + across * second[name] for name in first}
+            with moved(model, offset):
+                row.append(loss())
+        losses.append(row)
+        if progress is not None:
+            progress(len(losses), points)
+    return Landscape(steps, losses)
+
+
+def interpolation(
+    model: nn.Module, other: Mapping[str, Tensor], loss: Loss, positions: Sequence[float]
+) -> list[float]:
+    """The loss at ``(1 - a) w + a w'`` for each position a, from ``model`` to ``other``."""
+    offset = {
+        name: other[name].to(value) - value.detach() for name, value in model.named_parameters()
+    }
+    losses = []
+    for position in positions:
+        with moved(model, {name: position * value for name, value in offset.items()}):
+            losses.append(loss())
+    return losses
+
+
+def filter_normalised(model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
+    """A random direction, every filter as long as the model's; zero for biases and scales."""
+    direction = {}
+    for name, value in model.named_parameters():
+        random = torch.randn(value.shape, generator=generator).to(value)
+        if value.dim() < 2:
+            direction[name] = torch.zeros_like(value.detach())
+            continue
+        rows, own = random.flatten(1), value.detach().flatten(1)
+        scale = own.norm(dim=1, keepdim=True) / rows.norm(dim=1, keepdim=True).clamp(min=1e-30)
+        direction[name] = (rows * scale).view_as(value)
+    return direction
+
+
+@contextmanager
+def moved(model: nn.Module, offset: Mapping[str, Tensor]) -> Iterator[None]:
+    """The model with its weights moved by ``offset``, and put back exactly."""
+    named = dict(model.named_parameters())
+    before = {name: named[name].detach().clone() for name in offset}
+    try:
+        with torch.no_grad():
+            for name, value in offset.items():
+                named[name].add_(value)
+        yield
+    finally:
+        with torch.no_grad():
+            for name, value in before.items():
+                named[name].copy_(value)

@@ -1,0 +1,145 @@
+"""How sharp a minimum is, and what that means for clipping and noise (paper 002).
+
+The sharper the loss, the longer gradients grow around a minimum (Theorem 3.1) and the further noise
+throws the next gradient (Theorem 3.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from plumbline.diagnostics.base import Number, Sample, Undefined, norm, scaled
+from plumbline.diagnostics.landscape import moved
+
+
+def estimated_sharpness(
+    model: nn.Module, sample: Sample, loss: Callable[[], float], radius: float
+) -> Number:
+    """``l(w^p) - l(w)`` with ``w^p = w + radius g / |g|``, uphill along the mean gradient.
+
+    Args:
+        model: The model.
+        sample: Its gradients.
+        loss: Evaluates the mean loss at the weights as they are.
+        radius: rho.
+    """
+    if (nothing := sample.nothing) is not None:
+        return nothing
+    size = norm(sample.mean)
+    if size == 0:
+        return Undefined("the mean gradient is zero")
+    before = loss()
+    with moved(model, scaled(sample.mean, radius / size)):
+        return loss() - before
+
+
+@dataclass(frozen=True)
+class ClippingBound:
+    """Theorem 3.1: what clipping takes from a gradient near a minimum.
+
+    Attributes:
+        lost: The largest ``|g_i| - C`` of the records, at least zero.
+        bound: ``|H| D - C``, at least zero, for weights at distance D of the minimum.
+    """
+
+    lost: Number
+    bound: float
+
+
+def clipping_bound(sample: Sample, sharpness: float, distance: float) -> ClippingBound:
+    """Both sides of Theorem 3.1; it assumes that every record's gradient is zero at the minimum.
+
+    Args:
+        sample: The records at the present weights.
+        sharpness: The largest eigenvalue of the Hessian at the minimum, in absolute value.
+        distance: How far the present weights are from it.
+    """
+    clip = sample.clipping.sensitivity
+    bound = max(0.0, sharpness * distance - clip)
+    if (nothing := sample.nothing) is not None:
+        return ClippingBound(nothing, bound)
+    return ClippingBound(max(0.0, float(sample.norms.max()) - clip), bound)
+
+
+def noise_bound(learning_rate: float, sharpness: float, noise_norm: float) -> float:
+    """Theorem 3.2's right side: how far noise of a step moves the next gradient, at most.
+
+    Args:
+        learning_rate: eta.
+        sharpness: The largest eigenvalue along the step, in absolute value.
+        noise_norm: The norm of the noise on the mean gradient; ``sigma C sqrt(d) / L`` on average.
+    """
+    return learning_rate * sharpness * noise_norm
+
+
+def two_minima(weights: Tensor) -> Tensor:
+    """The toy loss of App. C.3, at ``[..., 2]``: flat about (2.5, 2.5), sharp about (7.5, 7.5).
+
+    The paper prints c_1 in both of its parts; the second is about c_2, or it would have no minimum
+    there.
+    """
+    flat = (weights - weights.new_tensor([2.5, 2.5])).norm(dim=-1)
+    sharp = (weights - weights.new_tensor([7.5, 7.5])).norm(dim=-1)
+    near = torch.softmax(torch.stack([-flat, -sharp]), 0)
+    tiny = torch.finfo(weights.dtype).tiny
+    of_flat = torch.sigmoid(flat / 5 - 5 / flat.clamp(min=tiny))
+    of_sharp = torch.sigmoid(5 * sharp / 5 - 5 / (5 * sharp).clamp(min=tiny))
+    return near[0] * of_flat + near[1] * of_sharp
+
+
+@dataclass(frozen=True)
+class NoisyStep:
+    """A step of gradient descent on ``two_minima``, with noise and without (Fig. 4).
+
+    Attributes:
+        sharpness: ``|H|`` at the weights.
+        difference: ``|grad l(w - eta g) - grad l(w - eta (g + noise))|``.
+        bound: Theorem 3.2's right side, with the largest ``|H|`` found along the noise.
+    """
+
+    sharpness: float
+    difference: float
+    bound: float
+
+
+def descend_two_minima(
+    start: Tensor, generator: torch.Generator, *, steps: int, learning_rate: float, noise: float
+) -> list[NoisyStep]:
+    """Noisy gradient descent from ``start``, measured at every step."""
+    weights = start.double()
+    found = []
+    for _ in range(steps):
+        gradient = _gradient(weights)
+        drawn = noise * torch.randn(2, generator=generator, dtype=torch.float64)
+        clean, noisy = (
+            weights - learning_rate * gradient,
+            weights - learning_rate * (gradient + drawn),
+        )
+        along = [clean + (noisy - clean) * part for part in torch.linspace(0, 1, 21).tolist()]
+        steepest = max(_curvature(point) for point in along)
+        found.append(
+            NoisyStep(
+                sharpness=_curvature(weights),
+                difference=float((_gradient(clean) - _gradient(noisy)).norm()),
+                bound=noise_bound(learning_rate, steepest, float(drawn.norm())),
+            )
+        )
+        weights = noisy
+    return found
+
+
+def _gradient(weights: Tensor) -> Tensor:
+    held = weights.detach().requires_grad_()
+    with torch.enable_grad():
+        return torch.autograd.grad(two_minima(held), held)[0]
+
+
+def _curvature(weights: Tensor) -> float:
+    hessian = torch.autograd.functional.hessian(two_minima, weights.detach())  # type: ignore[no-untyped-call]
+    largest = float(torch.linalg.eigvalsh(hessian).abs().max())
+    return largest if math.isfinite(largest) else math.inf
