@@ -86,15 +86,17 @@ def filter_normalised(model: nn.Module, generator: torch.Generator) -> dict[str,
 
 @contextmanager
 def moved(model: nn.Module, offset: Mapping[str, Tensor]) -> Iterator[None]:
-    """The model with its weights moved by ``offset``, and put back exactly."""
+    """The model with its weights moved by ``offset``, and put back exactly.
+
+    The weights are exchanged, not written to, so that a graph kept elsewhere (``Hessian``) stays
+    valid; it must not be used meanwhile.
+    """
     named = dict(model.named_parameters())
-    before = {name: named[name].detach().clone() for name in offset}
+    before = {name: named[name].data for name in offset}
     try:
-        with torch.no_grad():
-            for name, value in offset.items():
-                named[name].add_(value)
+        for name, value in offset.items():
+            named[name].data = before[name] + value
         yield
     finally:
-        with torch.no_grad():
-            for name, value in before.items():
-                named[name].copy_(value)
+        for name, value in before.items():
+            named[name].data = value

@@ -1,0 +1,15 @@
+"""The papers' networks, built by name: ``build("dpnas-cifar")``.
+
+Every file of this folder is imported, and registers its networks when it is; what needs more than
+torch imports it where a network is built.
+"""
+
+import importlib
+import pkgutil
+
+from plumbline.models.registry import MODELS, build
+
+__all__ = ["MODELS", "build"]
+
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_file.name}")

@@ -1,0 +1,434 @@
+"""Pretrained transformers, to be fine-tuned: all weights, the last layer, biases, or LoRA.
+
+ViT and DeiT for images, BERT for texts, GPT-2 for language, and whatever else transformers loads by
+the same names (the extra ``transformers``). Weights come from the hub or from a local folder. The
+records that they were pretrained on are outside any guarantee.
+
+| ``tune`` | what is trained |
+| --- | --- |
+| ``"full"`` | everything |
+| ``"last"`` | the last layer: the classifier, or the output layer of a language model |
+| ``"bias"`` | every bias, and the classifier (Zaken et al. 2022; privately, Bu et al. 2022) |
+| ``"lora"`` | low-rank updates of attention's projections (Hu et al. 2022), and the classifier |
+
+A language model has no classifier: there the last two train nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Task = Literal["image", "text", "language"]
+Tune = Literal["full", "last", "bias", "lora"]
+
+ATTENTION = r".*\.(query|value|q_proj|v_proj|q_lin|v_lin|qkv|c_attn)"
+"""Where LoRA acts: the names that transformers gives to attention's queries and values."""
+
+IGNORED = -100
+"""The label of a token that does not count, such as padding."""
+
+_AUTO: dict[Task, str] = {
+    "image": "AutoModelForImageClassification",
+    "text": "AutoModelForSequenceClassification",
+    "language": "AutoModelForCausalLM",
+}
+_ADAPTER = "adapter_config.json"
+
+
+class FineTuned(nn.Module):
+    """A pretrained network that gives logits: of a tensor, or of named tensors.
+
+    Texts that come without an ``attention_mask`` get one that hides their padding, so that it makes
+    no difference how long the other records of a batch are.
+
+    Attributes:
+        network: The network of transformers (or of peft around it).
+        tune: What is trained.
+    """
+
+    def __init__(self, network: nn.Module, tune: Tune) -> None:
+        super().__init__()
+        self.network = network
+        self.tune = tune
+        own = _unwrapped(network)
+        self._input: str | None = getattr(own, "main_input_name", None)
+        self._options: dict[str, Any] = {"return_dict": True} if _is_transformers(own) else {}
+        self._padding: int | None = None
+        if _is_language(own):
+            self._options["use_cache"] = False
+        elif self._input == "input_ids":
+            self._padding = own.config.pad_token_id
+
+    def forward(self, inputs: Tensor | None = None, **named: Any) -> Tensor:
+        """Logits: ``[B, classes]``, or ``[B, T, vocabulary]`` of a language model.
+
+        Args:
+            inputs: Pixels ``[B, C, H, W]`` or tokens ``[B, T]``.
+            **named: By their names in transformers: ``pixel_values`` or ``input_ids``, and
+                ``attention_mask`` (``[B, T]``, 0 for padding).
+        """
+        positional = []
+        if inputs is not None and self._input is None:
+            positional = [inputs]
+        elif inputs is not None:
+            named[str(self._input)] = inputs
+        if self._padding is not None and "input_ids" in named and "attention_mask" not in named:
+            named["attention_mask"] = _mask(named["input_ids"], self._padding)
+        output = self.network(*positional, **named, **self._options)
+        logits: Tensor = getattr(output, "logits", output)
+        return logits
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Writes the weights (with LoRA, only the adapter and the classifier) for ``load``.
+
+        It is transformers' (or peft's) own format: ``save_pretrained``.
+        """
+        network: Any = self.network
+        if not hasattr(network, "save_pretrained"):
+            raise TypeError(
+                f"{type(network).__name__} is not a network of transformers. Save its state_dict() "
+                "with torch.save."
+            )
+        options = {"save_embedding_layers": False} if self.tune == "lora" else {}
+        with _quiet(bars=False):
+            network.save_pretrained(os.fspath(folder), **options)
+
+
+def load(
+    name: str | os.PathLike[str],
+    *,
+    task: Task,
+    classes: int | None = None,
+    tune: Tune = "full",
+    dropout: float | None = None,
+    lora_rank: int = 8,
+    lora_alpha: float = 16.0,
+    lora_targets: str = ATTENTION,
+) -> FineTuned:
+    """A pretrained network, ready to be fine-tuned; in training mode, in float32.
+
+    A classifier of another number of classes than was stored is new, with random weights.
+
+    Args:
+        name: A name on the hub, such as ``"google/vit-base-patch16-224-in21k"``; or a folder
+            written by ``save_pretrained`` or ``FineTuned.save``. A folder with a LoRA adapter is
+            loaded with the arguments that it was made with.
+        task: ``"image"`` or ``"text"`` for a classifier, ``"language"`` for a language model.
+        classes: The number of classes; by default as stored.
+        tune: ``"full"``, ``"last"``, ``"bias"`` or ``"lora"``.
+        dropout: All of its dropout probabilities; by default as stored.
+        lora_rank: The rank of LoRA's updates.
+        lora_alpha: They are multiplied by ``lora_alpha / lora_rank``.
+        lora_targets: A regular expression for the (whole) names of the layers LoRA acts on.
+
+    Raises:
+        ImportError: If transformers is not installed, or peft for LoRA.
+        OSError: If there is no such folder, or it cannot be had from the hub.
+        ValueError: If an argument makes no sense, or the network is not for the task.
+    """
+    _check(task, classes, tune, dropout)
+    where, is_local = _place(name)
+    adapter = None
+    if is_local and Path(where, _ADAPTER).is_file():
+        if tune != "lora":
+            raise ValueError(
+                f"The folder {where} holds a LoRA adapter, and tune is {tune!r}. Load it with "
+                "tune='lora'."
+            )
+        adapter = where
+        where, is_local = _place(_base_of(where))
+    network = _pretrained(where, is_local, task, classes, dropout)
+    if adapter is not None:
+        with _quiet(bars=False):
+            network = _library("peft").PeftModel.from_pretrained(
+                network, adapter, is_trainable=True
+            )
+        return FineTuned(network, "lora").train()
+    return fine_tune(
+        network,
+        tune=tune,
+        lora_rank=lora_rank,
+        lora_alpha=lora_alpha,
+        lora_dropout=dropout or 0.0,
+        lora_targets=lora_targets,
+    )
+
+
+def fine_tune(
+    network: nn.Module,
+    *,
+    tune: Tune = "full",
+    lora_rank: int = 8,
+    lora_alpha: float = 16.0,
+    lora_dropout: float = 0.0,
+    lora_targets: str = ATTENTION,
+) -> FineTuned:
+    """A network that is there already, made ready as by ``load``; it is changed in place.
+
+    Args:
+        network: Of transformers; or another one of one tensor that names its last layer by
+            ``get_classifier()``, as those of timm do (CrossViT, say).
+        tune: As for ``load``.
+        lora_rank: The same.
+        lora_alpha: The same.
+        lora_dropout: The dropout in front of LoRA's updates.
+        lora_targets: As for ``load``.
+    """
+    if tune not in get_args(Tune):
+        raise ValueError(f"tune is {tune!r}; it must be one of {', '.join(get_args(Tune))}.")
+    if tune == "lora":
+        adapted = _with_lora(network, lora_rank, lora_alpha, lora_dropout, lora_targets)
+        return FineTuned(adapted, tune).train()
+    if tune == "last" and _is_language(network):
+        _untie(network)
+    head = {
+        id(p)
+        for name in _head(network)
+        if tune == "last" or not _is_language(network)
+        for p in network.get_submodule(name).parameters()
+    }
+    for name, parameter in network.named_parameters():
+        is_bias = tune == "bias" and name.rsplit(".", 1)[-1] == "bias"
+        parameter.requires_grad_(tune == "full" or is_bias or id(parameter) in head)
+    return FineTuned(network, tune).train()
+
+
+def language_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Each record's mean loss over its own tokens, ``[B]``: a loss of output and target.
+
+    Position t is to predict the label at t + 1. Labels of -100 do not count, so that a record's
+    loss does not depend on how far it was padded; a record without any other label has loss zero.
+
+    Args:
+        logits: ``[B, T, vocabulary]``.
+        labels: ``[B, T]``: the tokens themselves, -100 where they do not count.
+    """
+    following = labels[:, 1:]
+    losses = F.cross_entropy(
+        logits[:, :-1].mT, following, ignore_index=IGNORED, reduction="none"
+    )  # zero where ignored
+    counts = (following != IGNORED).sum(1)
+    return losses.sum(1) / counts.clamp(min=1)
+
+
+def language_labels(input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    """The labels for ``language_loss``: the tokens, and -100 where the mask is 0; ``[B, T]``."""
+    return input_ids.masked_fill(attention_mask == 0, IGNORED)
+
+
+def _check(task: str, classes: int | None, tune: str, dropout: float | None) -> None:
+    if task not in get_args(Task):
+        raise ValueError(f"task is {task!r}; it must be one of {', '.join(get_args(Task))}.")
+    if tune not in get_args(Tune):
+        raise ValueError(f"tune is {tune!r}; it must be one of {', '.join(get_args(Tune))}.")
+    if task == "language" and classes is not None:
+        raise ValueError(
+            f"classes is {classes}, but a language model predicts the tokens of its vocabulary. "
+            "Leave classes out, or give task='text' for a classifier."
+        )
+    if classes is not None and (isinstance(classes, bool) or classes < 1):
+        raise ValueError(f"classes is {classes!r}; it must be a whole number of at least 1.")
+    if dropout is not None and not 0 <= dropout < 1:
+        raise ValueError(
+            f"dropout is {dropout}; it must be at least 0 and below 1, or None for what is stored."
+        )
+
+
+def _place(name: str | os.PathLike[str]) -> tuple[str, bool]:
+    """Where the weights are: a folder's absolute path, or a name on the hub; and which of the two.
+
+    Absolute, because an adapter remembers the folder of the network that it belongs to.
+    """
+    text = os.fspath(name)
+    folder = Path(text).expanduser()
+    if folder.is_dir():
+        return str(folder.resolve()), True
+    if not isinstance(name, str) or text.startswith((".", "~", os.sep)) or text.count("/") > 1:
+        raise FileNotFoundError(
+            f"The folder {folder} is not there. Give a folder that save_pretrained has written, or "
+            "a name on the hub, such as 'google/vit-base-patch16-224-in21k'."
+        )
+    return text, False
+
+
+def _base_of(adapter: str) -> str:
+    base: str | None = _library("peft").PeftConfig.from_pretrained(adapter).base_model_name_or_path
+    if not base:
+        raise ValueError(
+            f"The LoRA adapter in {adapter} does not say which network it belongs to: that one was "
+            "not loaded from anywhere. Save the network, load it with tune='lora', and train that."
+        )
+    return base
+
+
+def _pretrained(
+    where: str, is_local: bool, task: Task, classes: int | None, dropout: float | None
+) -> nn.Module:
+    transformers = _library("transformers")
+    try:
+        with _quiet(bars=not is_local):
+            config = transformers.AutoConfig.from_pretrained(where, local_files_only=is_local)
+    except (OSError, ValueError) as error:
+        kind = "The folder" if is_local else "The hub's"
+        raise OSError(
+            f"{kind} {where} could not be loaded ({_first_line(error)}). Give a folder that "
+            "save_pretrained has written, or the name of a network on the hub; the hub needs a "
+            "network connection, or what was downloaded before."
+        ) from error
+    if classes is not None:
+        config.num_labels = classes
+    if dropout is not None:
+        for name, value in config.to_dict().items():
+            if "drop" in name and type(value) in (int, float):
+                setattr(config, name, dropout)
+    auto = getattr(transformers, _AUTO[task])
+    if type(config) not in auto._model_mapping:
+        raise ValueError(
+            f"{where} is of the kind {config.model_type!r}, for which transformers has no model of "
+            f"the task {task!r}. Choose another task ({', '.join(get_args(Task))}) or network."
+        )
+    with _quiet(bars=not is_local):
+        network, report = auto.from_pretrained(
+            where,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            local_files_only=is_local,
+        )
+    found: nn.Module = network
+    _warn_of_new_weights(found, report, where)
+    return found
+
+
+def _warn_of_new_weights(network: nn.Module, report: Mapping[str, Any], where: str) -> None:
+    """A new classifier is meant to be new; anything else is not."""
+    heads = tuple(f"{name}." for name in _head(network))
+    fresh = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+    strange = sorted(name for name in fresh if not name.startswith(heads))
+    if strange:
+        warnings.warn(
+            f"{where} has no weights for {strange[0]!r} ({len(strange)} beside the last layer): "
+            "they are random, and not pretrained. Train them too (tune='full'), or load a network "
+            "of the kind that was stored.",
+            stacklevel=4,
+        )
+
+
+def _head(network: nn.Module) -> list[str]:
+    """The names of the modules after the pretrained network: the last layer.
+
+    In transformers, all that is not part of the network's ``base_model``; in timm, what
+    ``get_classifier()`` gives.
+    """
+    if _is_transformers(network):
+        prefix = getattr(network, "base_model_prefix", "")
+        children = [name for name, child in network.named_children() if list(child.parameters())]
+        if prefix in children and len(children) > 1:
+            return [name for name in children if name != prefix]
+    for inner in (network, *network.children()):
+        if callable(classifier := getattr(inner, "get_classifier", None)):
+            found = classifier()
+            return [name for name, module in network.named_modules() if module is found]
+    raise ValueError(
+        f"{type(network).__name__} does not say which its last layer is. Give a classifier or a "
+        "language model of transformers, or a network with get_classifier(), as timm's have."
+    )
+
+
+def _untie(network: Any) -> None:
+    """Gives the output layer weights of its own, where it shares those of the input's embedding."""
+    output, shared = network.get_output_embeddings(), network.get_input_embeddings()
+    if output.weight is shared.weight:
+        output.weight = nn.Parameter(output.weight.detach().clone())
+        network.config.tie_word_embeddings = False
+
+
+def _with_lora(
+    network: nn.Module, rank: int, alpha: float, dropout: float, targets: str
+) -> nn.Module:
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise ValueError(f"lora_rank is {rank!r}; it must be a whole number of at least 1.")
+    chosen = [m for name, m in network.named_modules() if re.fullmatch(targets, name)]
+    if not chosen:
+        layers = sorted(
+            name for name, m in network.named_modules() if getattr(m, "weight", None) is not None
+        )
+        raise ValueError(
+            f"No layer of {type(network).__name__} has a name that matches lora_targets = "
+            f"{targets!r}. Its layers are {', '.join(layers[:8])}{' ...' if layers[8:] else ''}."
+        )
+    peft = _library("peft")
+    config = peft.LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        target_modules=targets,
+        modules_to_save=None if _is_language(network) else _head(network),
+        fan_in_fan_out=all(type(module).__name__ == "Conv1D" for module in chosen),
+    )
+    adapted: nn.Module = peft.get_peft_model(network, config)
+    return adapted
+
+
+def _mask(tokens: Tensor, padding: int) -> Tensor:
+    mask = tokens != padding
+    # A text of nothing but padding sees its first token, for attention to nothing is not a number.
+    first = torch.arange(tokens.shape[1], device=tokens.device) == 0
+    return (mask | first).long()
+
+
+def _unwrapped(network: Any) -> Any:
+    """The network of transformers inside peft's, or itself."""
+    return network.get_base_model() if hasattr(network, "get_base_model") else network
+
+
+def _is_transformers(network: nn.Module) -> bool:
+    return hasattr(network, "base_model_prefix") and hasattr(network, "config")
+
+
+def _is_language(network: Any) -> bool:
+    if not _is_transformers(network):
+        return False
+    return getattr(network, "get_output_embeddings", lambda: None)() is not None
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"Fine-tuning needs {name}, which cannot be imported. Install it with "
+            "`pip install 'plumbline[transformers]'`."
+        ) from error
+
+
+@contextmanager
+def _quiet(*, bars: bool) -> Iterator[None]:
+    """Without transformers' reports, of which we make our own, and perhaps its progress bars."""
+    logging = _library("transformers").utils.logging
+    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if not bars:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)

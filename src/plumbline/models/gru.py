@@ -1,0 +1,96 @@
+"""The recurrent network of paper 003 for IMDb, section 5.1 item 2, and its normalised gates.
+
+The gates' pre-activations, from the word and from the hidden state, are standardised over their
+coordinates: each is a flag. The time steps are an explicit loop over ordinary layers, because
+``nn.GRU`` has no place between its matrix product and its gates.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from plumbline.models.registry import model
+from plumbline.models.standardisation import standardise
+
+
+@model("imdb-gru")
+def imdb_gru(
+    *,
+    embeddings: Tensor | None = None,
+    features: int = 100,
+    hidden: int = 64,
+    classes: int = 2,
+    normalised: bool = True,
+    normalise_input: bool | None = None,
+    normalise_hidden: bool | None = None,
+) -> nn.Module:
+    """A GRU whose last hidden state goes to a linear layer: 32,002 trainable parameters.
+
+    Args:
+        embeddings: Word vectors ``[V, features]``, frozen: the network then takes tokens
+            ``[B, T]``. Without them it takes the vectors themselves, ``[B, T, features]``.
+        features: How long a word vector is, where no ``embeddings`` say it.
+        hidden: How long the hidden state is.
+        classes: How many logits come out, ``[B, classes]``.
+        normalised: The paper's enhancement: both of the following, unless they say otherwise.
+        normalise_input: The ``[3 hidden]`` pre-activations from the word are standardised.
+        normalise_hidden: So are those from the hidden state.
+    """
+    return GRU(
+        embeddings,
+        features if embeddings is None else embeddings.shape[1],
+        hidden,
+        classes,
+        normalise_input=normalised if normalise_input is None else normalise_input,
+        normalise_hidden=normalised if normalise_hidden is None else normalise_hidden,
+    )
+
+
+class GRU(nn.Module):
+    """The equations of ``nn.GRU``, with two places for a standardisation."""
+
+    def __init__(
+        self,
+        embeddings: Tensor | None,
+        features: int,
+        hidden: int,
+        classes: int,
+        *,
+        normalise_input: bool,
+        normalise_hidden: bool,
+    ) -> None:
+        super().__init__()
+        self.embedding: nn.Embedding | None = None
+        if embeddings is not None:
+            self.embedding = nn.Embedding.from_pretrained(embeddings)  # type: ignore[no-untyped-call]
+        self.from_input = nn.Linear(features, 3 * hidden)
+        self.from_hidden = nn.Linear(hidden, 3 * hidden)
+        self.head = nn.Linear(hidden, classes)
+        self.normalise_input = normalise_input
+        self.normalise_hidden = normalise_hidden
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Tokens ``[B, T]``, or word vectors ``[B, T, features]``, to logits ``[B, classes]``."""
+        if self.embedding is not None:
+            words = self.embedding(words)
+        given = self.from_input(words)  # all steps at once: no step needs the one before it
+        if self.normalise_input:
+            given = standardise(given)
+        state = given.new_zeros(len(given), self.from_hidden.in_features)
+        for step in given.unbind(1):
+            state = self._step(step, state)
+        logits: Tensor = self.head(state)
+        return logits
+
+    def _step(self, given: Tensor, state: Tensor) -> Tensor:
+        """The next hidden state ``[B, hidden]`` from a word's part of the gates and the last."""
+        kept = self.from_hidden(state)
+        if self.normalise_hidden:
+            kept = standardise(kept)
+        reset_given, update_given, new_given = given.chunk(3, 1)
+        reset_kept, update_kept, new_kept = kept.chunk(3, 1)
+        reset = torch.sigmoid(reset_given + reset_kept)
+        update = torch.sigmoid(update_given + update_kept)
+        new = torch.tanh(new_given + reset * new_kept)
+        return (1 - update) * new + update * state
