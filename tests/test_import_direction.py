@@ -33,10 +33,10 @@ ALLOWED: dict[str, set[str]] = {
     "stateful": set(),
     "augmentations": {"draws"},
     # beside it
-    "data": set(),
-    "models": set(),
-    "fairness": set(),
-    "diagnostics": {"sampling", "gradients", "evaluation", "clipping"},
+    "data": {"checks"},
+    "models": {"checks"},
+    "fairness": {"checks"},
+    "diagnostics": {"gradients", "evaluation", "clipping"} | SHARED,
     # on top
     "experiments": CORE | {"data", "models", "fairness", "diagnostics"},
     "report": CORE | {"data", "models", "fairness", "diagnostics", "experiments"},

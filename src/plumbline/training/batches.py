@@ -208,7 +208,8 @@ class PrivateChunk:
 
     def outputs(self) -> Any:
         """The model's outputs for the records, where the loss is one of output and target."""
-        return self._owner.loss.outputs(self._owner.model, self.data)
+        with self._batch.same_random_numbers(self._place):
+            return self._owner.loss.outputs(self._owner.model, self.data)
 
     def draws(self, purpose: str, *, of: Literal["records", "units"] = "records") -> Draws:
         """Random numbers of each record's (or unit's) own, the same in every pass of the step."""

@@ -59,6 +59,8 @@ class Private:
         warnings: Sentences that the statement adds.
         not_covered: Items that the statement adds to what is not covered.
         average: The moving average of the weights, if one was asked for.
+        released: What the last step released: the noisy mean gradient, before public data is added
+            and the optimizer sees it.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Private:
         self.stop = stop
         self.warnings = tuple(warnings)
         self.not_covered: tuple[str, ...] = () if public is None else (public.not_covered,)
+        self.released: dict[str, Tensor] | None = None
         self._public = public
         self._records = setup.records
         self._source = source
@@ -172,7 +175,7 @@ class Private:
         public: dict[str, Tensor] = {}
         if self._public is not None:  # before the charge: should it fail, nothing is spent
             public = self._public.gradient(self.model, self.parameters(), batch.step)
-        update = self._released(batch)
+        update = self.released = self._released(batch)
         self._apply({name: g + public[name] if public else g for name, g in update.items()})
         if self.average is not None:
             self.average.update()

@@ -1,0 +1,263 @@
+"""A reading of the measurements in plain words: what costs utility, who bears it, what to try.
+
+Each rule looks at a few numbers, says what they mean, and repeats them. The rules compare what is
+comparable: the squared errors of a step as parts of the squared gradient, the noise divided by the
+number of steps, since it averages out along a run while clipping's bias does not.
+
+| cause | score | says |
+| --- | --- | --- |
+| clipping direction | ``(|c| / |g|)^2`` | they point elsewhere; no learning rate mends it |
+| clipping magnitude | ``(1 - a)^2`` | they are shorter; another learning rate mends it |
+| noise | ``d sigma^2 S^2 / (L^2 T |g|^2)`` | what noise is left after T steps |
+
+``|g|`` is the true gradient, a and c as in Theorem 1 of paper 000. Whether the learning rate
+explains a loss is read from runs that differ in it only, where there are such runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from plumbline.diagnostics.base import NOT_COVERED, Number, Undefined
+from plumbline.diagnostics.bias import Bias, ErrorParts
+from plumbline.diagnostics.norms import Norms
+
+Cause = Literal["clipping direction", "clipping magnitude", "noise", "optimisation", "nothing"]
+
+NEGLIGIBLE = 0.05
+"""A score below this (5% of the squared gradient) is no cause worth a word."""
+
+EXPLAINS = 0.5
+"""A learning rate that recovers at least this part of the lost loss explains it."""
+
+UNEVEN = 1.5
+"""A group that is clipped, or pays, this many times more than another bears it."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the rules look at; whatever is missing is left out of the verdict.
+
+    Attributes:
+        bias: Of a sample, at the end of training or along it.
+        errors: The same sample's error, by cause.
+        steps: How many steps the run has, T.
+        norms: The same sample's norms.
+        loss: The private run's loss.
+        nonprivate_loss: That of the same model without privacy.
+        loss_by_rate: The private run's loss at other learning rates, its own among them.
+        rate: The run's own learning rate.
+        cost_by_group: How much accuracy each group lost to privacy (pi_k, in points).
+        direction_by_group: Each group's R_dir.
+        method: The run's method, by name.
+    """
+
+    bias: Bias | None = None
+    errors: ErrorParts | None = None
+    steps: int | None = None
+    norms: Norms | None = None
+    loss: float | None = None
+    nonprivate_loss: float | None = None
+    loss_by_rate: Mapping[float, float] = field(default_factory=dict)
+    rate: float | None = None
+    cost_by_group: Mapping[str, float] = field(default_factory=dict)
+    direction_by_group: Mapping[str, float] = field(default_factory=dict)
+    method: str = "dpsgd"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One rule's finding.
+
+    Attributes:
+        rule: The rule's name.
+        text: In words, with its numbers.
+        numbers: The numbers it rests on.
+    """
+
+    rule: str
+    text: str
+    numbers: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What dominates the loss of utility, and what to try.
+
+    Attributes:
+        cause: The largest cause.
+        scores: Each cause's score, where it is known.
+        findings: What the rules found.
+        suggestions: What to try next, in order.
+        label: That none of this is covered by epsilon.
+    """
+
+    cause: Cause
+    scores: dict[str, float]
+    findings: tuple[Finding, ...]
+    suggestions: tuple[str, ...]
+    label: str = NOT_COVERED
+
+    def __str__(self) -> str:
+        lines = [finding.text for finding in self.findings]
+        if self.suggestions:
+            lines.append("Try next: " + "; ".join(self.suggestions) + ".")
+        return "\n".join([*lines, f"({self.label})"])
+
+
+def verdict(evidence: Evidence) -> Verdict:
+    """Applies every rule."""
+    scores = causes(evidence)
+    findings = [
+        finding
+        for finding in (
+            _rate(evidence),
+            _direction(evidence, scores),
+            _magnitude(evidence, scores),
+            _noise(evidence, scores),
+            _groups(evidence),
+        )
+        if finding is not None
+    ]
+    cause = _dominant(evidence, scores)
+    if cause == "nothing":
+        text = "Neither clipping nor noise costs much here."
+        if not scores:
+            text = "There is not enough evidence to say what costs utility."
+        findings.append(Finding("nothing", text, scores))
+    return Verdict(cause, scores, tuple(findings), tuple(_suggestions(evidence, cause)))
+
+
+def causes(evidence: Evidence) -> dict[str, float]:
+    """Each cause's score, as part of the squared gradient; unknown ones are left out."""
+    scores: dict[str, float] = {}
+    if evidence.bias is not None:
+        if (direction := _value(evidence.bias.relative_direction)) is not None:
+            scores["clipping direction"] = direction**2
+        if (magnitude := _value(evidence.bias.magnitude)) is not None:
+            scores["clipping magnitude"] = (1 - magnitude) ** 2
+    if evidence.errors is not None and evidence.bias is not None and evidence.steps:
+        noise, size = _value(evidence.errors.noise), _value(evidence.bias.gradient_norm)
+        if noise is not None and size:
+            scores["noise"] = noise / evidence.steps / size**2
+    return scores
+
+
+def explained_by_rate(evidence: Evidence) -> float | None:
+    """The part of the loss given up to privacy that the best learning rate would win back."""
+    if evidence.loss is None or evidence.nonprivate_loss is None or not evidence.loss_by_rate:
+        return None
+    lost = evidence.loss - evidence.nonprivate_loss
+    if lost <= 0:
+        return None
+    won = evidence.loss - min(evidence.loss_by_rate.values())
+    return max(0.0, won / lost)
+
+
+def _dominant(evidence: Evidence, scores: Mapping[str, float]) -> Cause:
+    part = explained_by_rate(evidence)
+    if part is not None and part >= EXPLAINS:
+        return "optimisation"
+    order: Sequence[Cause] = ("clipping direction", "clipping magnitude", "noise")
+    known = [cause for cause in order if scores.get(cause, 0.0) >= NEGLIGIBLE]
+    return max(known, key=lambda cause: scores[cause]) if known else "nothing"
+
+
+def _rate(evidence: Evidence) -> Finding | None:
+    part = explained_by_rate(evidence)
+    if part is None:
+        return None
+    best = min(evidence.loss_by_rate, key=lambda rate: evidence.loss_by_rate[rate])
+    numbers = {"part": part, "best rate": best, "best loss": evidence.loss_by_rate[best]}
+    if part < 0.05:
+        text = "No other learning rate that was tried does better."
+    else:
+        text = (
+            f"The learning rate explains {_percent(part)} of the loss given up to privacy: at "
+            f"{best:g} the loss is {evidence.loss_by_rate[best]:.3f} instead of "
+            f"{evidence.loss:.3f} (without privacy {evidence.nonprivate_loss:.3f})."
+        )
+    return Finding("learning rate", text, numbers)
+
+
+def _direction(evidence: Evidence, scores: Mapping[str, float]) -> Finding | None:
+    score = scores.get("clipping direction")
+    if score is None or score < NEGLIGIBLE or evidence.bias is None:
+        return None
+    angle = _value(evidence.bias.cosine)
+    turned = "" if angle is None else f" (cosine {angle:.2f})"
+    text = (
+        f"Clipping turns the gradient{turned}: what it adds in other directions is "
+        f"{score**0.5:.2f} times the gradient. No learning rate mends that."
+    )
+    return Finding("clipping direction", text, {"score": score, "cosine": angle or 0.0})
+
+
+def _magnitude(evidence: Evidence, scores: Mapping[str, float]) -> Finding | None:
+    score = scores.get("clipping magnitude")
+    if score is None or score < NEGLIGIBLE or evidence.bias is None:
+        return None
+    kept = _value(evidence.bias.magnitude) or 0.0
+    text = f"Clipping leaves {_percent(kept)} of the gradient's length in its own direction."
+    if kept > 0:
+        text += f" A learning rate {1 / kept:.3g} times as large makes up for that."
+    return Finding("clipping magnitude", text, {"score": score, "kept": kept})
+
+
+def _noise(evidence: Evidence, scores: Mapping[str, float]) -> Finding | None:
+    score = scores.get("noise")
+    if score is None or score < NEGLIGIBLE or evidence.steps is None:
+        return None
+    text = (
+        f"Noise: averaged over the run's {evidence.steps:,} steps, what is left of it is "
+        f"{score**0.5:.2f} times the gradient."
+    )
+    return Finding("noise", text, {"score": score})
+
+
+def _groups(evidence: Evidence) -> Finding | None:
+    costs = evidence.cost_by_group
+    if len(costs) < 2:
+        return None
+    most = max(costs, key=lambda group: costs[group])
+    least = min(costs, key=lambda group: costs[group])
+    gap = costs[most] - costs[least]
+    numbers = {f"cost of {group}": cost for group, cost in costs.items()}
+    if gap < 1.0 or costs[most] < UNEVEN * max(costs[least], 0.0):
+        text = f"Privacy costs the groups about the same (at most {gap:.1f} points apart)."
+        return Finding("groups", text, numbers)
+    text = (
+        f"Privacy costs {most} {costs[most]:.1f} points of accuracy and {least} {costs[least]:.1f}."
+    )
+    turned = evidence.direction_by_group
+    if most in turned and turned[most] == max(turned.values()) and turned[most] > 0:
+        text += f" Clipping's direction error is largest for {most} too."
+    return Finding("groups", text, numbers)
+
+
+def _suggestions(evidence: Evidence, cause: Cause) -> list[str]:
+    found: list[str] = []
+    if cause == "optimisation":
+        best = min(evidence.loss_by_rate, key=lambda rate: evidence.loss_by_rate[rate])
+        found.append(f"the learning rate {best:g}, before any other method")
+    if cause == "clipping magnitude":
+        found.append("a larger learning rate, or a method without a threshold (automatic)")
+    if cause == "clipping direction":
+        if evidence.method != "global_adapt":
+            found.append("global_adapt, which scales most records alike")
+        found.append("bam, which shortens the gradients that clipping bends")
+        found.append("a larger clip bound, if the noise leaves room")
+    if cause == "noise":
+        found.append("larger batches or fewer steps for the same epsilon")
+        found.append("a smaller clip bound, or a model with fewer trainable parameters")
+    return found
+
+
+def _value(number: Number | None) -> float | None:
+    return None if number is None or isinstance(number, Undefined) else number
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f}%"
