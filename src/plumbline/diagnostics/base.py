@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.clipping import Clipping
+from plumbline.draws import Draws
 from plumbline.gradients import PerSampleGradients, capture
 
 NOT_COVERED = "computed from raw gradients of private records: not covered by epsilon"
@@ -40,7 +41,7 @@ Number = float | Undefined
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Records to measure on.
+    """Records to measure on. Those without a finite gradient are left out of every number.
 
     Attributes:
         gradients: Each record's gradient, at the weights as they are.
@@ -92,16 +93,37 @@ class Sample:
         return torch.isfinite(self.gradients.norms()) & torch.isfinite(self.gradients.losses)
 
     @cached_property
+    def used(self) -> int:
+        """The number of records that have a finite gradient."""
+        return int(self.finite.sum())
+
+    @cached_property
     def mean(self) -> Vector:
-        """The mean gradient, of finite records."""
-        return scaled(self.gradients.sum(self.finite.to(self.norms)), 1 / max(1, self.records))
+        """The mean gradient, g."""
+        return scaled(self.gradients.sum(self.finite.to(self.norms)), 1 / max(1, self.used))
+
+    @cached_property
+    def along(self) -> Tensor:
+        """``<g_i, g>`` of each record, ``[B]`` float64, zero where the gradient is not finite."""
+        size = norm(self.mean)
+        # Along the unit vector: products with a tiny gradient would vanish in float32.
+        unit = scaled(self.mean, 1 / size) if size else self.mean
+        return (self.gradients.dot(unit).double() * size).masked_fill(~self.finite, 0)
 
     @cached_property
     def clipped_mean(self) -> Vector:
-        """The mean of the clipped gradients."""
+        """The mean of the clipped gradients, of bucket averages where the run clips those."""
+        if not self.used:
+            return scaled(self.mean, 0.0)
+        if self.buckets is not None:
+            return self._clipped_buckets(self.buckets)
         total = self.clipping.clipped_sum(self.gradients, self.norms, self.finite, self.groups)
-        scale = self.size / self.clipping.normaliser(self.size) / max(1, self.records)
-        return scaled(total, scale)
+        return scaled(total, 1 / self.clipping.normaliser(self.used))
+
+    @property
+    def buckets(self) -> int | None:
+        """How many buckets the run would clip these records in; None where it clips each."""
+        return self.clipping.buckets(max(1, self.used))
 
     @cached_property
     def dimensions(self) -> int:
@@ -124,6 +146,15 @@ class Sample:
         chosen = self.gradients.select(index.to(self.gradients.losses.device))
         return dataclasses.replace(self, gradients=chosen, groups=groups, expected_size=None)
 
+    def _clipped_buckets(self, buckets: int) -> Vector:
+        """Each record draws its bucket by itself, as in a run; the same one in every diagnosis."""
+        index = self.finite.nonzero()[:, 0]
+        drawn = Draws(torch.arange(len(index)), "diagnostics").integers(buckets)
+        pooled = self.gradients.select(index).pool(drawn.to(index.device), buckets)
+        norms = pooled.norms()
+        total = self.clipping.clipped_sum(pooled, norms, torch.isfinite(norms), None)
+        return scaled(total, 1 / self.clipping.normaliser(self.used))
+
 
 def dot(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:
     """The inner product of two vectors by parameter name, in float64."""
@@ -141,8 +172,8 @@ def scaled(vector: Mapping[str, Tensor], scale: float) -> Vector:
 
 
 def added(first: Mapping[str, Tensor], second: Mapping[str, Tensor], scale: float = 1.0) -> Vector:
-    """``first + scale * second``."""
-    return {name: value + scale * second[name] for name, value in first.items()}
+    """``first + scale * second``, in float64: the two may nearly cancel."""
+    return {name: value.double() + scale * second[name].double() for name, value in first.items()}
 
 
 def cosine(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> Number:
@@ -150,12 +181,19 @@ def cosine(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> Number:
     lengths = norm(first) * norm(second)
     if lengths == 0:
         return Undefined("one of the two vectors is zero")
+    if not math.isfinite(lengths):
+        return Undefined("one of the two vectors is not finite")
     return max(-1.0, min(1.0, dot(first, second) / lengths))
 
 
 def ratio(numerator: float, denominator: float, reason: str) -> Number:
     """The quotient, or why there is none."""
     return Undefined(reason) if denominator == 0 else numerator / denominator
+
+
+def finite_or(value: float, reason: str) -> Number:
+    """The value, or why it is no number."""
+    return value if math.isfinite(value) else Undefined(reason)
 
 
 def plain(value: Any) -> Any:

@@ -4,7 +4,8 @@ With g the mean gradient of a batch and gbar the mean of its clipped gradients, 
 ``gbar - g``. Theorem 1 of paper 000 splits ``gbar = a g + c`` with c orthogonal to g: a is what is
 left of the gradient (magnitude error), c points elsewhere (directional error). Its Eq. 20 prints
 ``max(1, C / n)`` for ``max(1, n / C)``. The error of a released gradient has three parts: the bias
-squared, the variance of the noise, and the variance of sampling the batch.
+squared, the variance of the noise, and the variance of sampling the batch. They add up exactly: bias
+is fixed, noise and sampling are independent and have mean zero.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class ErrorParts:
     Attributes:
         bias: ``|gbar - g|^2``: clipping.
         noise: ``d (sigma S)^2 / L^2`` for sensitivity S: the mechanism.
-        sampling: The variance of a mean of L clipped gradients: which records are drawn.
+        sampling: ``(1 - q) E |w_i g_i|^2 / L``: which records a Poisson batch draws.
         total: Their sum.
     """
 
@@ -105,23 +106,21 @@ class ErrorParts:
         }
 
 
-def error_parts(sample: Sample) -> ErrorParts:
-    """What the error of a released gradient is made of, the batch taken for the whole data set.
+def error_parts(sample: Sample, sampling_rate: float = 0.0) -> ErrorParts:
+    """What the error of a released gradient is made of, the sample taken for the whole data set.
 
-    Sampling: a Poisson batch at a small rate has the variance ``E |w g_i|^2 / L`` of its mean.
+    Args:
+        sample: The records; their distribution is taken for that of the data set.
+        sampling_rate: q, of the run's Poisson sampling. Zero says that it is small.
     """
     if (nothing := sample.nothing) is not None:
         return ErrorParts(*[nothing] * 4)
     bent = norm(added(sample.clipped_mean, sample.mean, -1.0)) ** 2
-    std = sample.noise_multiplier * sample.clipping.sensitivity if sample.noise_multiplier else 0.0
-    noise = sample.dimensions * (std / sample.clipping.normaliser(sample.size)) ** 2
-    try:
-        factors = sample.clipping.factors(sample.norms, sample.groups)
-    except TypeError:
-        reason = Undefined("the clipping has no single factor for a record")
-        return ErrorParts(bent, noise, reason, reason)
-    lengths = (factors * sample.norms).double()[sample.finite]
-    sampling = float(lengths.square().mean()) / sample.size
+    noise = _noise(sample)
+    sampling = _sampling(sample, sampling_rate)
+    unknown = next((part for part in (noise, sampling) if isinstance(part, Undefined)), None)
+    if isinstance(noise, Undefined) or isinstance(sampling, Undefined):
+        return ErrorParts(bent, noise, sampling, unknown or 0.0)
     return ErrorParts(bent, noise, sampling, bent + noise + sampling)
 
 
@@ -142,7 +141,8 @@ def penalty_bound(sample: Sample) -> PenaltyBound:
     """Both sides of Lemma 3."""
     if (nothing := sample.nothing) is not None:
         return PenaltyBound(nothing, nothing)
-    return PenaltyBound(norm(sample.mean), float(sample.norms.double().mean()))
+    lengths = sample.norms[sample.finite].double()
+    return PenaltyBound(norm(sample.mean), float(lengths.mean()))
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,26 @@ def bias_by_batch_size(
             )
         )
     return results
+
+
+def _noise(sample: Sample) -> Number:
+    if sample.noise_multiplier == 0:
+        return 0.0
+    if math.isinf(sample.clipping.sensitivity):
+        return Undefined("nothing bounds the gradients, and no noise is enough")
+    std = sample.noise_multiplier * sample.clipping.sensitivity
+    return float(sample.dimensions * (std / sample.clipping.normaliser(sample.size)) ** 2)
+
+
+def _sampling(sample: Sample, rate: float) -> Number:
+    if sample.buckets is not None:
+        return Undefined("the clipping scales averages of records")
+    try:
+        factors = sample.clipping.factors(sample.norms, sample.groups)
+    except TypeError:
+        return Undefined("the clipping has no single factor for a record")
+    lengths = (factors * sample.norms).double()[sample.finite]
+    return (1 - rate) * float(lengths.square().mean()) / sample.size
 
 
 def _mean(values: Sequence[Number]) -> Number:

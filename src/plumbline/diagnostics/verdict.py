@@ -1,17 +1,18 @@
 """A reading of the measurements in plain words: what costs utility, who bears it, what to try.
 
-Each rule looks at a few numbers, says what they mean, and repeats them. The rules compare what is
-comparable: the squared errors of a step as parts of the squared gradient, the noise divided by the
-number of steps, since it averages out along a run while clipping's bias does not.
+Each rule looks at a few numbers, says what they mean, and repeats them. The clipped gradient is
+``a g + c`` with g the true gradient and c orthogonal to it (paper 000, Theorem 1). What shortens
+it, a learning rate can mend; so the other errors are compared with what is left of g, and the noise
+is divided by the number of steps T, since it averages out along a run while bias does not.
 
 | cause | score | says |
 | --- | --- | --- |
-| clipping direction | ``(|c| / |g|)^2`` | they point elsewhere; no learning rate mends it |
-| clipping magnitude | ``(1 - a)^2`` | they are shorter; another learning rate mends it |
-| noise | ``d sigma^2 S^2 / (L^2 T |g|^2)`` | what noise is left after T steps |
+| clipping magnitude | ``(1 - a)^2`` | the step is shorter; another learning rate mends it |
+| clipping direction | ``|c|^2 / (a |g|)^2`` | it points elsewhere; no learning rate mends it |
+| noise | ``d sigma^2 S^2 / (L^2 T (a |g|)^2)`` | what noise is left after T steps |
 
-``|g|`` is the true gradient, a and c as in Theorem 1 of paper 000. Whether the learning rate
-explains a loss is read from runs that differ in it only, where there are such runs.
+Whether the learning rate explains a loss is read from runs that differ in it only, where there are
+such runs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ from plumbline.diagnostics.norms import Norms
 Cause = Literal["clipping direction", "clipping magnitude", "noise", "optimisation", "nothing"]
 
 NEGLIGIBLE = 0.05
-"""A score below this (5% of the squared gradient) is no cause worth a word."""
+"""A score below this is no cause worth a word."""
+
+SERIOUS = 0.25
+"""A direction error or noise above this (an angle of 27 degrees) comes before a shorter step."""
+
+BACKWARDS = 1e6
+"""The score of a direction error that leaves nothing of the gradient, or turns it around."""
 
 EXPLAINS = 0.5
 """A learning rate that recovers at least this part of the lost loss explains it."""
@@ -131,17 +138,19 @@ def verdict(evidence: Evidence) -> Verdict:
 
 
 def causes(evidence: Evidence) -> dict[str, float]:
-    """Each cause's score, as part of the squared gradient; unknown ones are left out."""
+    """Each cause's score; unknown ones are left out."""
     scores: dict[str, float] = {}
-    if evidence.bias is not None:
-        if (direction := _value(evidence.bias.relative_direction)) is not None:
-            scores["clipping direction"] = direction**2
-        if (magnitude := _value(evidence.bias.magnitude)) is not None:
-            scores["clipping magnitude"] = (1 - magnitude) ** 2
-    if evidence.errors is not None and evidence.bias is not None and evidence.steps:
-        noise, size = _value(evidence.errors.noise), _value(evidence.bias.gradient_norm)
-        if noise is not None and size:
-            scores["noise"] = noise / evidence.steps / size**2
+    if evidence.bias is None:
+        return scores
+    kept, size = _value(evidence.bias.magnitude), _value(evidence.bias.gradient_norm)
+    direction = _value(evidence.bias.direction)
+    if kept is None or direction is None or not size:
+        return scores
+    scores["clipping magnitude"] = (1 - kept) ** 2
+    scores["clipping direction"] = _against(direction**2, kept * size)
+    noise = None if evidence.errors is None else _value(evidence.errors.noise)
+    if noise is not None and evidence.steps:
+        scores["noise"] = _against(noise / evidence.steps, kept * size)
     return scores
 
 
@@ -162,6 +171,9 @@ def _dominant(evidence: Evidence, scores: Mapping[str, float]) -> Cause:
         return "optimisation"
     order: Sequence[Cause] = ("clipping direction", "clipping magnitude", "noise")
     known = [cause for cause in order if scores.get(cause, 0.0) >= NEGLIGIBLE]
+    # What no learning rate can mend comes first.
+    lasting = [c for c in known if c != "clipping magnitude" and scores[c] >= SERIOUS]
+    known = lasting or known
     return max(known, key=lambda cause: scores[cause]) if known else "nothing"
 
 
@@ -190,8 +202,10 @@ def _direction(evidence: Evidence, scores: Mapping[str, float]) -> Finding | Non
     turned = "" if angle is None else f" (cosine {angle:.2f})"
     text = (
         f"Clipping turns the gradient{turned}: what it adds in other directions is "
-        f"{score**0.5:.2f} times the gradient. No learning rate mends that."
+        f"{score**0.5:.2f} times what it leaves of the gradient. No learning rate mends that."
     )
+    if score >= BACKWARDS:
+        text = f"Clipping turns the gradient around{turned}: a step goes uphill."
     return Finding("clipping direction", text, {"score": score, "cosine": angle or 0.0})
 
 
@@ -212,7 +226,7 @@ def _noise(evidence: Evidence, scores: Mapping[str, float]) -> Finding | None:
         return None
     text = (
         f"Noise: averaged over the run's {evidence.steps:,} steps, what is left of it is "
-        f"{score**0.5:.2f} times the gradient."
+        f"{score**0.5:.2f} times what clipping leaves of the gradient."
     )
     return Finding("noise", text, {"score": score})
 
@@ -253,6 +267,11 @@ def _suggestions(evidence: Evidence, cause: Cause) -> list[str]:
         found.append("larger batches or fewer steps for the same epsilon")
         found.append("a smaller clip bound, or a model with fewer trainable parameters")
     return found
+
+
+def _against(squared_error: float, left: float) -> float:
+    """A squared error as a part of what is left of the gradient, squared."""
+    return min(BACKWARDS, squared_error / left**2) if left > 0 else BACKWARDS
 
 
 def _value(number: Number | None) -> float | None:
