@@ -53,14 +53,16 @@ def ascent_directions(
     if not bool(moving.any()):
         none = Undefined("every record's gradient is zero")
         return AscentDirections(sat, none, none)
-    along = sample.gradients.dot(sample.mean).double()[moving]
-    cosines = along / (sample.norms.double()[moving] * size)
+    cosines = sample.along[moving] / (sample.norms.double()[moving] * size)
     return AscentDirections(sat, float(cosines.mean()), float((cosines > 0).double().mean()))
 
 
-def successive_cosines(released: Sequence[Mapping[str, Tensor]]) -> list[Number]:
-    """The cosine of each released gradient with the one before it (paper 002, App. F)."""
-    return [cosine(after, before) for before, after in itertools.pairwise(released)]
+def successive_cosines(gradients: Sequence[Mapping[str, Tensor]]) -> list[Number]:
+    """The cosine of each gradient with the one before it.
+
+    Paper 002, App. F takes clipped sums before the noise; of released ones, noise lowers it.
+    """
+    return [cosine(after, before) for before, after in itertools.pairwise(gradients)]
 
 
 def mean_cosine(values: Sequence[Number]) -> Number:

@@ -4,8 +4,8 @@ With g the mean gradient of a batch and gbar the mean of its clipped gradients, 
 ``gbar - g``. Theorem 1 of paper 000 splits ``gbar = a g + c`` with c orthogonal to g: a is what is
 left of the gradient (magnitude error), c points elsewhere (directional error). Its Eq. 20 prints
 ``max(1, C / n)`` for ``max(1, n / C)``. The error of a released gradient has three parts: the bias
-squared, the variance of the noise, and the variance of sampling the batch. They add up exactly: bias
-is fixed, noise and sampling are independent and have mean zero.
+squared, the variance of the noise, and the variance of sampling the batch. They add up: the bias is
+fixed, noise and sampling are independent of each other and have mean zero.
 """
 
 from __future__ import annotations
@@ -116,11 +116,11 @@ def error_parts(sample: Sample, sampling_rate: float = 0.0) -> ErrorParts:
     if (nothing := sample.nothing) is not None:
         return ErrorParts(*[nothing] * 4)
     bent = norm(added(sample.clipped_mean, sample.mean, -1.0)) ** 2
-    noise = _noise(sample)
-    sampling = _sampling(sample, sampling_rate)
-    unknown = next((part for part in (noise, sampling) if isinstance(part, Undefined)), None)
-    if isinstance(noise, Undefined) or isinstance(sampling, Undefined):
-        return ErrorParts(bent, noise, sampling, unknown or 0.0)
+    noise, sampling = _noise(sample), _sampling(sample, sampling_rate)
+    if isinstance(noise, Undefined):
+        return ErrorParts(bent, noise, sampling, noise)
+    if isinstance(sampling, Undefined):
+        return ErrorParts(bent, noise, sampling, sampling)
     return ErrorParts(bent, noise, sampling, bent + noise + sampling)
 
 

@@ -19,8 +19,15 @@ from scipy.linalg import eigh_tridiagonal
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from plumbline.checks import check_count
+from plumbline.diagnostics.base import Number, Undefined
+
 Progress = Callable[[int, int], None]
 """Told how many products are done, of how many."""
+
+Values = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+_NOT_FINITE = "a product with the Hessian is not finite"
 
 
 class Operator(Protocol):
@@ -64,7 +71,9 @@ class Hessian:
             total += float(values.detach().double().sum())
             for own, part in zip(self._sum, gradient, strict=True):
                 own += part.detach()
-        self.loss = total / self.records if self.records else math.nan
+        self.loss: Number = Undefined("the batch has no records")
+        if self.records:
+            self.loss = total / self.records
 
     @property
     def size(self) -> int:
@@ -102,14 +111,14 @@ class Spectrum:
     """The ends of a spectrum.
 
     Attributes:
-        largest: The largest eigenvalues found, falling.
+        largest: The largest eigenvalues found, falling; one that is repeated is found once.
         smallest: The smallest eigenvalue found.
-        ratio: ``lambda_max / lambda_5``, or NaN-free None where there are not five of them.
+        ratio: ``lambda_max / lambda_5``.
     """
 
     largest: list[float]
     smallest: float
-    ratio: float | None
+    ratio: Number
 
 
 def spectrum(
@@ -119,12 +128,18 @@ def spectrum(
     count: int = 5,
     steps: int = 40,
     progress: Progress | None = None,
-) -> Spectrum:
+) -> Spectrum | Undefined:
     """The largest eigenvalues by Lanczos (Ritz values, which approach them from within)."""
-    values, _ = _ritz(operator, _unit(operator.size, generator), steps, progress)
-    falling = sorted(values.tolist(), reverse=True)
-    fifth = falling[4] if len(falling) > 4 else 0.0
-    return Spectrum(falling[:count], falling[-1], falling[0] / fifth if fifth else None)
+    found = _ritz(operator, generator, steps, progress)
+    if isinstance(found, Undefined):
+        return found
+    falling: list[float] = found[0].tolist()[::-1]
+    ratio: Number = Undefined("fewer than five eigenvalues were found")
+    if len(falling) > 4:
+        ratio = Undefined("the fifth largest eigenvalue is not positive")
+        if falling[4] > 0:
+            ratio = falling[0] / falling[4]
+    return Spectrum(falling[:count], falling[-1], ratio)
 
 
 @dataclass(frozen=True)
@@ -132,7 +147,7 @@ class Trace:
     """An estimate of the trace, and the standard error of the estimate."""
 
     value: float
-    standard_error: float
+    standard_error: Number
 
 
 def trace(
@@ -141,16 +156,23 @@ def trace(
     *,
     probes: int = 100,
     progress: Progress | None = None,
-) -> Trace:
+) -> Trace | Undefined:
     """Hutchinson's estimate of the trace, with random signs (paper 004, App. B.3)."""
+    check_count("probes", probes)
+    if (nothing := _nothing(operator)) is not None:
+        return nothing
     found = []
     for probe in range(probes):
-        signs = torch.randint(0, 2, (operator.size,), generator=generator) * 2.0 - 1.0
-        found.append(float(torch.dot(signs.double(), operator(signs).double().cpu())))
+        signs = torch.randint(0, 2, (operator.size,), generator=generator).double() * 2 - 1
+        found.append(float(torch.dot(signs, operator(signs).double().cpu())))
+        if not math.isfinite(found[-1]):
+            return Undefined(_NOT_FINITE)
         if progress is not None:
             progress(probe + 1, probes)
-    spread = float(np.std(found, ddof=1)) if probes > 1 else math.nan
-    return Trace(math.fsum(found) / probes, spread / math.sqrt(probes))
+    error: Number = Undefined("one probe has no spread")
+    if probes > 1:
+        error = float(np.std(found, ddof=1)) / math.sqrt(probes)
+    return Trace(math.fsum(found) / probes, error)
 
 
 @dataclass(frozen=True)
@@ -185,8 +207,9 @@ def density(
     steps: int = 40,
     probes: int = 1,
     progress: Progress | None = None,
-) -> Density:
+) -> Density | Undefined:
     """The spectral density by stochastic Lanczos quadrature (paper 002, Fig. 8)."""
+    check_count("probes", probes)
     atoms: list[tuple[float, float]] = []
     for probe in range(probes):
 
@@ -194,24 +217,30 @@ def density(
             if progress is not None:
                 progress(before * of + done, probes * of)
 
-        values, weights = _ritz(operator, _unit(operator.size, generator), steps, tell)
+        found = _ritz(operator, generator, steps, tell)
+        if isinstance(found, Undefined):
+            return found
+        values, weights = found
         atoms += zip(values.tolist(), (weights / probes).tolist(), strict=True)
     atoms.sort()
     return Density([value for value, _ in atoms], [weight for _, weight in atoms])
 
 
 def _ritz(
-    operator: Operator, start: Tensor, steps: int, progress: Progress | None
-) -> tuple[
-    np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]
-]:
-    """Ritz values of a Lanczos run from ``start``, and the quadrature weights of each."""
+    operator: Operator, generator: torch.Generator, steps: int, progress: Progress | None
+) -> tuple[Values, Values] | Undefined:
+    """Rising Ritz values of a Lanczos run from a random vector, and their quadrature weights."""
+    check_count("steps", steps)
+    if (nothing := _nothing(operator)) is not None:
+        return nothing
     steps = min(steps, operator.size)
-    basis = [start]
+    basis = [_unit(operator.size, generator)]
     diagonal: list[float] = []
     beside: list[float] = []
     for step in range(steps):
         image = operator(basis[-1]).double().cpu()
+        if not bool(torch.isfinite(image).all()):
+            return Undefined(_NOT_FINITE)
         diagonal.append(float(torch.dot(image, basis[-1])))
         held = torch.stack(basis)
         for _ in range(2):  # twice is enough (Parlett)
@@ -225,6 +254,11 @@ def _ritz(
         basis.append(image / size)
     values, vectors = eigh_tridiagonal(np.array(diagonal), np.array(beside))
     return values, vectors[0] ** 2
+
+
+def _nothing(operator: Operator) -> Undefined | None:
+    empty = isinstance(operator, Hessian) and operator.records == 0
+    return Undefined("the batch has no records") if empty else None
 
 
 def _unit(size: int, generator: torch.Generator) -> Tensor:

@@ -8,14 +8,18 @@ when a function returns, also by an exception.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from plumbline.diagnostics.base import Number, finite_or
+
 Loss = Callable[[], float]
 """Evaluates the model's mean loss, at the weights as they are."""
+
+_NOT_FINITE = "the loss is not finite"
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Landscape:
     """
 
     steps: list[float]
-    losses: list[list[float]]
+    losses: list[list[Number]]
 
 
 def landscape(
@@ -42,14 +46,16 @@ def landscape(
 ) -> Landscape:
     """The loss on a random plane, up to ``reach`` times the weights' own size in each direction."""
     first, second = (filter_normalised(model, generator) for _ in range(2))
-    steps = torch.linspace(-reach, reach, points, dtype=torch.float64).tolist()
-    losses: list[list[float]] = []
+    # Not linspace, which may miss zero by a rounding: the centre is the model itself.
+    middle = (points - 1) / 2
+    steps = [reach * ((place - middle) / (middle or 1)) for place in range(points)]
+    losses: list[list[Number]] = []
     for along in steps:
-        row = []
+        row: list[Number] = []
         for across in steps:
             offset = {name: along * first[name] + across * second[name] for name in first}
             with moved(model, offset):
-                row.append(loss())
+                row.append(finite_or(loss(), _NOT_FINITE))
         losses.append(row)
         if progress is not None:
             progress(len(losses), points)
@@ -58,15 +64,17 @@ def landscape(
 
 def interpolation(
     model: nn.Module, other: Mapping[str, Tensor], loss: Loss, positions: Sequence[float]
-) -> list[float]:
+) -> list[Number]:
     """The loss at ``(1 - a) w + a w'`` for each position a, from ``model`` to ``other``."""
-    offset = {
-        name: other[name].to(value) - value.detach() for name, value in model.named_parameters()
+    ends = {
+        name: (value.detach().clone(), other[name].to(value))
+        for name, value in model.named_parameters()
     }
-    losses = []
+    losses: list[Number] = []
     for position in positions:
-        with moved(model, {name: position * value for name, value in offset.items()}):
-            losses.append(loss())
+        # Unlike w + a (w' - w), lerp is exact at both ends.
+        with placed(model, {name: torch.lerp(*pair, position) for name, pair in ends.items()}):
+            losses.append(finite_or(loss(), _NOT_FINITE))
     return losses
 
 
@@ -84,18 +92,24 @@ def filter_normalised(model: nn.Module, generator: torch.Generator) -> dict[str,
     return direction
 
 
+def moved(model: nn.Module, offset: Mapping[str, Tensor]) -> AbstractContextManager[None]:
+    """The model with its weights moved by ``offset``, and put back exactly."""
+    named = dict(model.named_parameters())
+    return placed(model, {name: named[name].detach() + value for name, value in offset.items()})
+
+
 @contextmanager
-def moved(model: nn.Module, offset: Mapping[str, Tensor]) -> Iterator[None]:
-    """The model with its weights moved by ``offset``, and put back exactly.
+def placed(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """The model with other weights, and its own put back exactly.
 
     The weights are exchanged, not written to, so that a graph kept elsewhere (``Hessian``) stays
     valid; it must not be used meanwhile.
     """
     named = dict(model.named_parameters())
-    before = {name: named[name].data for name in offset}
+    before = {name: named[name].data for name in weights}
     try:
-        for name, value in offset.items():
-            named[name].data = before[name] + value
+        for name, value in weights.items():
+            named[name].data = value
         yield
     finally:
         for name, value in before.items():

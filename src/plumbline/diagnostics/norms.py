@@ -40,11 +40,11 @@ class Norms:
 
 def norms(sample: Sample) -> Norms:
     """The distribution of the norms; a group is one of the values that occur."""
-    lost = int((~sample.finite).sum()) if sample.records else 0
+    lost = sample.records - sample.used
     if (nothing := sample.nothing) is not None:
         unknown: dict[float, Number] = dict.fromkeys(QUANTILES, nothing)
         return Norms(unknown, nothing, nothing, nothing, nothing, nothing, {}, {}, lost)
-    values = sample.norms[sample.finite].double()
+    values = sample.norms[sample.finite].double().cpu()
     found = torch.quantile(values, torch.tensor(QUANTILES, dtype=torch.float64)).tolist()
     quantiles: dict[float, Number] = dict(zip(QUANTILES, found, strict=True))
     bound = sample.clipping.sensitivity
@@ -55,7 +55,7 @@ def norms(sample: Sample) -> Norms:
         for group in sorted(set(groups.tolist())):
             own = sample.norms[(groups == group) & sample.finite].double()
             empty = Undefined(f"group {group} has no finite gradient")
-            medians[group] = float(own.median()) if len(own) else empty
+            medians[group] = float(own.quantile(0.5)) if len(own) else empty
             shares[group] = float((own > bound).double().mean()) if len(own) else empty
     return Norms(
         quantiles=quantiles,

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plumbline.diagnostics.base import Number, Sample, Undefined, norm
+from plumbline.checks import check_count
+from plumbline.diagnostics.base import Number, Sample, Undefined, norm, scaled
 from plumbline.gradients import PerSampleGradients, combine
 
 
@@ -26,35 +27,46 @@ class SamplingNoise:
 
     Attributes:
         tau_squared: ``E |g_i - g|^2``.
-        tau: Its root.
-        by_group: The same within each group, about the group's own mean.
+        tau: Its root, at least ``mean_norm``.
+        mean_norm: ``E |g_i - g|``, what Fig. 5a and Def. 4.1 average.
+        by_group: tau^2 within each group, about the group's own mean.
     """
 
     tau_squared: Number
     tau: Number
+    mean_norm: Number
     by_group: dict[int, Number]
 
 
 def sampling_noise(sample: Sample) -> SamplingNoise:
     """tau^2 of the sample, and of each group in it."""
-    squared = _tau_squared(sample)
+    if (nothing := sample.nothing) is not None:
+        return SamplingNoise(nothing, nothing, nothing, {})
+    squared = _tau_squared(sample, sample.finite)
     groups: dict[int, Number] = {}
-    if sample.groups is not None and sample.records:
-        for group in sorted(set(sample.groups.tolist())):
-            groups[group] = _tau_squared(sample.of(sample.groups == group))
+    if sample.groups is not None:
+        own = sample.groups.to(sample.finite.device)
+        for group in sorted(set(own.tolist())):
+            groups[group] = _tau_squared(sample, sample.finite & (own == group))
     root = squared if isinstance(squared, Undefined) else math.sqrt(squared)
-    return SamplingNoise(squared, root, groups)
+    return SamplingNoise(squared, root, float(deviations(sample).mean()), groups)
 
 
 def under_averaging(sample: Sample, size: int, generator: torch.Generator) -> SamplingNoise:
-    """tau^2 of averages over groups of ``size`` random records (section 3.3), near tau^2 / size."""
-    buckets = sample.records // size
+    """tau^2 of averages over groups of ``size`` random records (section 3.3), near tau^2 / size.
+
+    On average ``tau^2 (m - 1) / (n - 1)``, for n records in m groups, each used once.
+    """
+    check_count("size", size)
+    buckets = sample.used // size
     if buckets < 2:
-        few = Undefined(f"{sample.records} records make fewer than two groups of {size}")
-        return SamplingNoise(few, few, {})
-    chosen = torch.randperm(sample.records, generator=generator)[: buckets * size]
-    pooled = sample.gradients.select(chosen).pool(torch.arange(len(chosen)) % buckets, buckets)
-    averages = combine([pooled], [1 / size])
+        few = Undefined(f"{sample.used} records make fewer than two groups of {size}")
+        return SamplingNoise(few, few, few, {})
+    index = sample.finite.nonzero()[:, 0]
+    order = torch.randperm(len(index), generator=generator)[: buckets * size]
+    chosen = index[order.to(index.device)]
+    places = torch.arange(len(chosen), device=index.device) % buckets
+    averages = combine([sample.gradients.select(chosen).pool(places, buckets)], [1 / size])
     return sampling_noise(dataclasses.replace(sample, gradients=averages, groups=None))
 
 
@@ -64,7 +76,8 @@ def over_iterates(
     """The noise of the same records' gradients, averaged over several iterates.
 
     If the records' noise were independent between iterates, tau would fall with the root of their
-    number (Fig. 5a); if it were the same, not at all.
+    number; if it were the same, not at all. ``mean_norm`` is what Fig. 5a shows, and with a decay
+    the mean over records of Def. 4.1's EA.
 
     Args:
         sample: Of the same records; only its groups and clipping are used.
@@ -74,7 +87,7 @@ def over_iterates(
     """
     if not iterates:
         none = Undefined("there are no iterates")
-        return SamplingNoise(none, none, {})
+        return SamplingNoise(none, none, none, {})
     count = len(iterates)
     if decay is None:
         weights = [1 / count] * count
@@ -133,7 +146,7 @@ class ClippedBound:
 
     unclipped: Number
     left: Number
-    optimisation: float
+    optimisation: Number
     bias: Number
 
 
@@ -145,6 +158,9 @@ def clipped_bound(
     ``noise_std`` is in units of the threshold, as the theorem has it.
     """
     clip = sample.clipping.sensitivity
+    if math.isinf(clip):
+        none = Undefined("the run does not clip")
+        return ClippedBound(none, none, none, none)
     variance = 2 + noise_std**2 * sample.dimensions
     first = math.sqrt(2 * smoothness * clip**2 * variance * loss / steps)
     tau = sampling_noise(sample).tau
@@ -157,21 +173,23 @@ def clipped_bound(
     return ClippedBound(below, left, first, 15 * clip * tau * rest / 4)
 
 
-def _tau_squared(sample: Sample) -> Number:
-    if (nothing := sample.nothing) is not None:
-        return nothing
-    # E |g_i - g|^2 from norms alone, with g the mean of the finite records.
-    squares = sample.norms.double()[sample.finite].square()
-    share = sample.records / len(squares)
-    spread = float(squares.mean()) - (norm(sample.mean) * share) ** 2
-    return max(0.0, spread)
+def deviations(sample: Sample) -> Tensor:
+    """``|g_i - g|`` of each finite record, ``[B]``."""
+    squares = sample.norms.double().square() - 2 * sample.along + norm(sample.mean) ** 2
+    return squares[sample.finite].clamp(min=0).sqrt()
+
+
+def _tau_squared(sample: Sample, members: Tensor) -> Number:
+    """``E |g_i - g|^2 = E |g_i|^2 - |g|^2`` for the members and their own mean."""
+    count = int(members.sum())
+    if not count:
+        return Undefined("no record has a finite gradient")
+    mean = sample.mean
+    if count < sample.used:
+        mean = scaled(sample.gradients.sum(members.to(sample.norms)), 1 / count)
+    squares = sample.norms.double()[members].square()
+    return max(0.0, float(squares.mean()) - norm(mean) ** 2)
 
 
 def _times(factor: float, value: Number) -> Number:
     return value if isinstance(value, Undefined) else factor * value
-
-
-def deviations(sample: Sample) -> Tensor:
-    """``|g_i - g|`` of each record, ``[B]``, for figures."""
-    squares = sample.norms.double().square() - 2 * sample.gradients.dot(sample.mean).double()
-    return (squares + norm(sample.mean) ** 2).clamp(min=0).sqrt()

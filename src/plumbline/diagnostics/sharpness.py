@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from plumbline.diagnostics.base import Number, Sample, Undefined, norm, scaled
+from plumbline.diagnostics.base import Number, Sample, Undefined, finite_or, norm, scaled
 from plumbline.diagnostics.landscape import moved
 
 
@@ -35,7 +35,7 @@ def estimated_sharpness(
         return Undefined("the mean gradient is zero")
     before = loss()
     with moved(model, scaled(sample.mean, radius / size)):
-        return loss() - before
+        return finite_or(loss() - before, "the loss is not finite")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,9 @@ def clipping_bound(sample: Sample, sharpness: float, distance: float) -> Clippin
 
     Args:
         sample: The records at the present weights.
-        sharpness: The largest eigenvalue of the Hessian at the minimum, in absolute value.
+        sharpness: The largest eigenvalue, in absolute value, of a record's Hessian at the minimum.
+            (The paper prints that of the mean loss; its proof expands each record's own, and a
+            record that is sharper than the mean breaks the bound as printed.)
         distance: How far the present weights are from it.
     """
     clip = sample.clipping.sensitivity

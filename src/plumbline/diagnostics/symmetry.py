@@ -20,9 +20,11 @@ from scipy import stats
 from torch import Tensor
 
 from plumbline.clipping.flat import flat_factors
-from plumbline.diagnostics.base import Number, Sample, Undefined, cosine, norm, scaled
+from plumbline.diagnostics.base import Number, Sample, Undefined, cosine, finite_or, norm
 from plumbline.draws import Draws
 from plumbline.gradients import jitter
+
+_UNCLIPPED = "the run does not clip, and no threshold was given"
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,12 @@ class Symmetry:
         wasserstein: Theorem 5's distance between the empirical and the symmetrised noise, exact;
             at least ``|bias|``.
         cosines: The cosine of each record's gradient with g, ``[B]``.
-        cosine_p_value: Of a Wilcoxon signed-rank test that the cosines are symmetric about zero.
+        cosine_p_value: Of a Wilcoxon signed-rank test that cosines are symmetric about zero: those
+            of every other record with the mean of the rest. (With more parameters than records, a
+            record leans towards any mean that it is part of.)
     """
 
-    clip: float
+    clip: Number
     gradient_norm: Number
     alignment: Number
     symmetric_alignment: Number
@@ -64,8 +68,11 @@ def symmetry(sample: Sample, clip: float | None = None) -> Symmetry:
     """
     clip = sample.clipping.sensitivity if clip is None else clip
     if (nothing := sample.nothing) is not None:
-        return _unknown(clip, nothing, nothing, nothing)
+        return _unknown(finite_or(clip, _UNCLIPPED), nothing, nothing, nothing)
     scalars = _Scalars(sample)
+    if math.isinf(clip):
+        none = Undefined(_UNCLIPPED)
+        return _unknown(none, none, scalars.size, none)
     if scalars.size == 0:
         zero = Undefined("the mean gradient is zero")
         return _unknown(clip, zero, 0.0, scalars.small_noise(clip))
@@ -84,7 +91,7 @@ def symmetry(sample: Sample, clip: float | None = None) -> Symmetry:
         bias=alignment - symmetric,
         wasserstein=float(stats.wasserstein_distance(straight.numpy(), both.numpy())),
         cosines=cosines,
-        cosine_p_value=_symmetric_about_zero(cosines),
+        cosine_p_value=_symmetric_about_zero(_held_out_cosines(sample)),
     )
 
 
@@ -109,7 +116,7 @@ def convergence(steps: Sequence[Symmetry], decrease: float, smoothness: float) -
     """Both sides of Corollary 1, from measurements along a run.
 
     Args:
-        steps: Measurements at the run's iterates, of one clip threshold.
+        steps: Measurements at each of the run's T iterates, of one clip threshold.
         decrease: D_f, how far the loss can still fall from the first of them.
         smoothness: G, a Lipschitz constant of the gradient.
     """
@@ -117,10 +124,11 @@ def convergence(steps: Sequence[Symmetry], decrease: float, smoothness: float) -
     if not known:
         nothing = Undefined("no step has a gradient")
         return Convergence(nothing, nothing, nothing, nothing)
-    root = math.sqrt(len(known))
+    root, clip = math.sqrt(len(known)), known[0].clip
+    assert not isinstance(clip, Undefined)  # where the bias is known, so is the threshold
     return Convergence(
         progress=_mean([step.lower_bound for step in known]),
-        optimisation=decrease / root + smoothness * known[0].clip ** 2 / (2 * root),
+        optimisation=decrease / root + smoothness * clip**2 / (2 * root),
         bias=_mean([step.bias for step in known]),
         wasserstein=_mean([step.wasserstein for step in known]),
     )
@@ -158,7 +166,7 @@ def mixture_bound(sample: Sample, parts: Tensor, clip: float | None = None) -> M
     total: Number = 0.0
     for part in sorted(set(parts.tolist())):
         own = sample.of(parts == part)
-        weights[part] = own.records / sample.records
+        weights[part] = own.used / sample.used
         cosines[part] = angle = cosine(own.mean, sample.mean)
         if isinstance(angle, Undefined) or isinstance(total, Undefined):
             continue  # a part whose mean is zero adds nothing
@@ -193,7 +201,8 @@ def perturbation_bound(
 ) -> PerturbationBound:
     """Both sides of Theorem 6, up to its unknown constant."""
     clip = sample.clipping.sensitivity if clip is None else clip
-    if (nothing := sample.nothing) is not None:
+    nothing = Undefined(_UNCLIPPED) if math.isinf(clip) else sample.nothing
+    if nothing is not None:
         return PerturbationBound(nothing, nothing, nothing)
     scalars = _Scalars(sample)
     noisy = jitter(sample.gradients, scale, Draws(torch.arange(sample.records), key).seeds())
@@ -208,7 +217,10 @@ def perturbation_bound(
 
 
 def projections(sample: Sample, generator: torch.Generator, count: int = 8) -> Tensor:
-    """The gradients in ``count`` random planes, ``[count, B, 2]`` (paper 001, Figs. 1 and 2)."""
+    """The gradients in ``count`` random planes, ``[count, B, 2]`` (paper 001, Figs. 1 and 2).
+
+    Projected by Gaussian matrices, scaled to keep squared norms on average.
+    """
     planes = []
     for _ in range(count):
         axes = [
@@ -218,7 +230,7 @@ def projections(sample: Sample, generator: torch.Generator, count: int = 8) -> T
             }
             for _ in range(2)
         ]
-        planes.append(torch.stack([sample.gradients.dot(axis) for axis in axes], 1))
+        planes.append(torch.stack([sample.gradients.dot(axis)[sample.finite] for axis in axes], 1))
     return torch.stack(planes)
 
 
@@ -227,10 +239,8 @@ class _Scalars:
 
     def __init__(self, sample: Sample) -> None:
         self.size = norm(sample.mean)
-        unit = scaled(sample.mean, 1 / self.size) if self.size else sample.mean
-        finite = sample.finite.cpu()
-        self._norms = sample.norms.double().cpu()[finite]
-        self._along = sample.gradients.dot(unit).double().cpu()[finite] * self.size
+        self._norms = sample.norms[sample.finite].double().cpu()
+        self._along = sample.along[sample.finite].cpu()
 
     def aligned(self, clip: float) -> Tensor:
         """``phi(xi_i) = <g, clip(g_i)>``, ``[B]``."""
@@ -259,7 +269,7 @@ class _Scalars:
         return (self._along / lengths).clamp(-1, 1)
 
 
-def _unknown(clip: float, reason: Undefined, size: Number, small_noise: Number) -> Symmetry:
+def _unknown(clip: Number, reason: Undefined, size: Number, small_noise: Number) -> Symmetry:
     return Symmetry(
         clip=clip,
         gradient_norm=size,
@@ -278,10 +288,21 @@ def _bound(size: float, clip: float, chance: float) -> float:
     return size * min(size, 0.75 * clip) * chance
 
 
+def _held_out_cosines(sample: Sample) -> Tensor:
+    """Of every other record's gradient with the sum of the rest, ``[B / 2]``; zero for zero."""
+    index = sample.finite.nonzero()[:, 0]
+    rest = torch.zeros_like(sample.norms)
+    rest[index[::2]] = 1
+    direction = sample.gradients.sum(rest)
+    along = sample.gradients.dot(direction).double()[index[1::2]]
+    lengths = sample.norms.double()[index[1::2]] * norm(direction)
+    return (along / lengths.clamp(min=1e-300)).cpu()
+
+
 def _symmetric_about_zero(values: Tensor) -> Number:
     moved = values[values != 0]
     if len(moved) < 10:
-        return Undefined(f"only {len(moved)} gradients are not zero; the test needs ten")
+        return Undefined(f"only {len(moved)} cosines are not zero; the test needs ten")
     return float(stats.wilcoxon(moved.numpy()).pvalue)
 
 

@@ -172,9 +172,9 @@ def _dominant(evidence: Evidence, scores: Mapping[str, float]) -> Cause:
     order: Sequence[Cause] = ("clipping direction", "clipping magnitude", "noise")
     known = [cause for cause in order if scores.get(cause, 0.0) >= NEGLIGIBLE]
     # What no learning rate can mend comes first.
-    lasting = [c for c in known if c != "clipping magnitude" and scores[c] >= SERIOUS]
-    known = lasting or known
-    return max(known, key=lambda cause: scores[cause]) if known else "nothing"
+    mendable: Cause = "clipping magnitude"
+    lasting = [cause for cause in known if cause is not mendable and scores[cause] >= SERIOUS]
+    return max(lasting or known, key=lambda cause: scores[cause]) if known else "nothing"
 
 
 def _rate(evidence: Evidence) -> Finding | None:
