@@ -57,7 +57,7 @@ docs: $(VENV)/.installed-docs
 # Installing. Each set of extras also installs the package itself, hence the stamp of both.
 
 $(VENV)/.installed-base: EXTRAS :=
-$(VENV)/.installed-dev: EXTRAS := [dev,transformers]
+$(VENV)/.installed-dev: EXTRAS := [dev,images,scattering,transformers]
 $(VENV)/.installed-bench: EXTRAS := [bench]
 $(VENV)/.installed-docs: EXTRAS := [docs]
 

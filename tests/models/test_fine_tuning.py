@@ -6,6 +6,7 @@ The networks are small ones with random weights, built from a config, saved, and
 import json
 import logging
 import math
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,6 @@ from torch.nn import functional as F
 import plumbline as pl
 from plumbline.gradients import capture
 from plumbline.gradients.isolation import check_isolation
-from plumbline.models import fine_tuning
 from plumbline.models.fine_tuning import (
     FineTuned,
     Task,
@@ -445,7 +445,8 @@ def test_what_is_saved_is_loaded(
     assert trained(again) == trained(model)
     stored = dict(again.named_parameters())
     for name, parameter in model.named_parameters():
-        assert torch.equal(stored[name], parameter), name
+        if "original_module" not in name:  # peft's copy of the classifier before it was trained
+            assert torch.equal(stored[name], parameter), name
     inputs = batch(kind)
     assert torch.equal(again.eval()(**inputs), model.eval()(**inputs))
     if tune == "lora":  # the adapter alone
@@ -590,7 +591,12 @@ class TestErrors:
             load(name, task="image")
 
     def test_a_folder_without_a_network(self, tmp_path: Path) -> None:
-        with pytest.raises(OSError, match="could not be loaded .*save_pretrained has written"):
+        with pytest.raises(OSError, match=r"could not be loaded .*save_pretrained has written"):
+            load(tmp_path, task="image")
+
+    def test_a_folder_without_weights(self, folders: dict[str, Path], tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_bytes((folders["vit"] / "config.json").read_bytes())
+        with pytest.raises(OSError, match=r"could not be loaded \(.*model\.safetensors"):
             load(tmp_path, task="image")
 
     def test_a_name_that_the_hub_cannot_give(self) -> None:
@@ -598,7 +604,9 @@ class TestErrors:
             load("nobody/nothing", task="text")
 
     def test_a_network_for_another_task(self, folders: dict[str, Path]) -> None:
-        with pytest.raises(ValueError, match="of the kind 'bert', .* no model of the task 'image'"):
+        with pytest.raises(
+            ValueError, match=r"of the kind 'bert', .* no model of the task 'image'"
+        ):
             load(folders["bert"], task="image")
 
     @pytest.mark.parametrize(
@@ -607,6 +615,7 @@ class TestErrors:
             ({"tune": "some"}, "tune is 'some'; it must be one of full, last, bias, lora"),
             ({"task": "audio"}, "task is 'audio'; it must be one of image, text, language"),
             ({"classes": 0}, "classes is 0; it must be a whole number of at least 1"),
+            ({"classes": 2.5}, "classes is 2.5; it must be a whole number"),
             ({"dropout": 1.0}, "dropout is 1.0; it must be at least 0 and below 1"),
             ({"task": "language", "classes": 3}, "classes is 3, but a language model predicts"),
             ({"tune": "lora", "lora_rank": 0}, "lora_rank is 0; it must be a whole number"),
@@ -644,7 +653,9 @@ class TestErrors:
             loaded(folders, "vit", tune)
 
 
-def test_the_module_itself_needs_neither() -> None:
-    source = Path(fine_tuning.__file__).read_text()
-    assert "\nimport transformers" not in source
-    assert "\nimport peft" not in source
+def test_the_networks_by_name_need_no_extra() -> None:
+    code = (
+        "import sys, plumbline.models; print({'transformers', 'peft', 'kymatio'} & {*sys.modules})"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"

@@ -99,8 +99,8 @@ class Probe:
         return None
 
     def _size(self, term: Term) -> float:
-        """The root of ``sum_i |r_i g_i|^2``."""
-        squares = next(iter(term.norm_kernels().values()))()
+        """The root of ``sum_i |r_i g_i|^2``, without records whose squares overflow."""
+        squares = next(iter(term.norm_kernels().values()))().nan_to_num(0, 0)
         return float((squares * self.weights.double().square()).sum().sqrt())
 
 

@@ -123,7 +123,7 @@ class Statement:
             noise_source: a sentence on the randomness.
             seeded: the randomness comes from a seed.
             unit: the unit of privacy.
-            releases: what was charged, if not `steps_done` times the plan's release.
+            releases: what was charged, if not what the plan releases in `steps_done` steps.
             public_constants: further ones, such as clipping bounds.
             not_covered: further items.
             warnings: further sentences.
@@ -159,7 +159,7 @@ class Statement:
             },
             records=plan.records,
             records_public=plan.records_public,
-            not_covered=(*NOT_COVERED, *not_covered),
+            not_covered=(*_not_covered(plan.before), *not_covered),
             warnings=(*plan.warnings, *warnings),
             no_guarantee_reason=next((reason for reason in reasons if reason is not None), None),
         )
@@ -208,6 +208,10 @@ class Statement:
                 facts[name] = "infinity"
         return json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
 
+    @property
+    def _nothing_yet(self) -> bool:
+        return self.steps_done == 0 and not self.before
+
     def _headline(self) -> str:
         reason = self.no_guarantee_reason
         if reason is not None:
@@ -216,7 +220,7 @@ class Statement:
                 f"infinite), because {reason.rstrip('.')}. Treat the model as if it contained the "
                 f"data of every {self.unit}."
             )
-        if self.steps_done == 0:
+        if self._nothing_yet:
             return (
                 "No step has been taken yet, so nothing about the data has been released: epsilon "
                 f"is 0. The plan is for {_counted(self.steps_planned, 'step')}."
@@ -237,7 +241,7 @@ class Statement:
         )
 
     def _meaning(self) -> str:
-        if math.isinf(self.epsilon) or self.steps_done == 0:
+        if math.isinf(self.epsilon) or self._nothing_yet:
             return ""
         question = (
             f"whether one particular {self.unit} is in the data"
@@ -272,23 +276,21 @@ class Statement:
             else f" What a single {self.unit} can contribute to an answer is limited to a known "
             "bound, and random Gaussian noise is added before the answer is used."
         )
-        asked = "; ".join(
-            f"{_QUESTIONS.get(query.name, query.name)}, with "
-            + (
-                f"noise of standard deviation {_down(query.noise_multiplier)} times the bound"
-                if query.noise_multiplier
-                else "no noise"
+        asked = _asked(self.queries)
+        earlier = "; ".join(_asked(release.queries) for release in self.before)
+        if earlier:
+            earlier = (
+                "Before training, these questions were asked about the data, and epsilon and delta "
+                f"count them too: {earlier}. "
             )
-            for query in self.queries
-        )
         return (
-            f"How training works. It takes {_counted(self.steps_planned, 'step')}, of which "
-            f"{self.steps_done:,} {'is' if self.steps_done == 1 else 'are'} done. In each step "
-            f"{drawn}.{bound} Asked in each step: {asked or 'nothing that is recorded'}."
+            f"How training works. {earlier}It takes {_counted(self.steps_planned, 'step')}, of "
+            f"which {self.steps_done:,} {'is' if self.steps_done == 1 else 'are'} done. In each "
+            f"step {drawn}.{bound} Asked in each step: {asked or 'nothing that is recorded'}."
         )
 
     def _accounting(self) -> str:
-        if math.isinf(self.epsilon) or self.steps_done == 0:
+        if math.isinf(self.epsilon) or self._nothing_yet:
             return ""
         sentences = [
             f"How epsilon was computed. By {_ACCOUNTANTS[self.accountant]}, over all steps "
@@ -331,12 +333,29 @@ class Statement:
                 f"Epsilon is above {_WEAK_EPSILON:g}: taken by itself, the guarantee is weak. It "
                 "may still help in practice, but it should not be the only protection."
             )
-        if self.seeded and self.steps_done:
+        if self.seeded and not self._nothing_yet:
             found.append(
                 "The run used a seed, for repeatability. Whoever knows or guesses the seed can "
                 "remove the noise; do not publish a model trained this way as private."
             )
         return tuple(found)
+
+
+def _not_covered(before: Iterable[StepRelease]) -> tuple[str, ...]:
+    named = "before training and not named above," if any(before) else "before training,"
+    return tuple(item.replace("before training,", named) for item in NOT_COVERED)
+
+
+def _asked(queries: Iterable[GaussianQuery]) -> str:
+    return "; ".join(
+        f"{_QUESTIONS.get(query.name, query.name)}, with "
+        + (
+            f"noise of standard deviation {_down(query.noise_multiplier)} times the bound"
+            if query.noise_multiplier
+            else "no noise"
+        )
+        for query in queries
+    )
 
 
 def _counted(count: int, noun: str) -> str:

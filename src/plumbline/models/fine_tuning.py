@@ -16,12 +16,8 @@ A language model has no classifier: there the last two train nothing else.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -29,7 +25,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-Task = Literal["image", "text", "language"]
+from plumbline.models.pretrained import (
+    Task,
+    head,
+    is_language,
+    is_transformers,
+    library,
+    place,
+    pretrained,
+    quiet,
+)
+
 Tune = Literal["full", "last", "bias", "lora"]
 
 ATTENTION = r".*\.(query|value|q_proj|v_proj|q_lin|v_lin|qkv|c_attn)"
@@ -38,11 +44,6 @@ ATTENTION = r".*\.(query|value|q_proj|v_proj|q_lin|v_lin|qkv|c_attn)"
 IGNORED = -100
 """The label of a token that does not count, such as padding."""
 
-_AUTO: dict[Task, str] = {
-    "image": "AutoModelForImageClassification",
-    "text": "AutoModelForSequenceClassification",
-    "language": "AutoModelForCausalLM",
-}
 _ADAPTER = "adapter_config.json"
 
 
@@ -63,9 +64,9 @@ class FineTuned(nn.Module):
         self.tune = tune
         own = _unwrapped(network)
         self._input: str | None = getattr(own, "main_input_name", None)
-        self._options: dict[str, Any] = {"return_dict": True} if _is_transformers(own) else {}
+        self._options: dict[str, Any] = {"return_dict": True} if is_transformers(own) else {}
         self._padding: int | None = None
-        if _is_language(own):
+        if is_language(own):
             self._options["use_cache"] = False
         elif self._input == "input_ids":
             self._padding = own.config.pad_token_id
@@ -101,7 +102,7 @@ class FineTuned(nn.Module):
                 "with torch.save."
             )
         options = {"save_embedding_layers": False} if self.tune == "lora" else {}
-        with _quiet(bars=False):
+        with quiet(bars=False):
             network.save_pretrained(os.fspath(folder), **options)
 
 
@@ -138,7 +139,7 @@ def load(
         ValueError: If an argument makes no sense, or the network is not for the task.
     """
     _check(task, classes, tune, dropout)
-    where, is_local = _place(name)
+    where, is_local = place(name)
     adapter = None
     if is_local and Path(where, _ADAPTER).is_file():
         if tune != "lora":
@@ -147,13 +148,11 @@ def load(
                 "tune='lora'."
             )
         adapter = where
-        where, is_local = _place(_base_of(where))
-    network = _pretrained(where, is_local, task, classes, dropout)
+        where, is_local = place(_base_of(where))
+    network = pretrained(where, is_local, task, classes, dropout)
     if adapter is not None:
-        with _quiet(bars=False):
-            network = _library("peft").PeftModel.from_pretrained(
-                network, adapter, is_trainable=True
-            )
+        with quiet(bars=False):
+            network = library("peft").PeftModel.from_pretrained(network, adapter, is_trainable=True)
         return FineTuned(network, "lora").train()
     return fine_tune(
         network,
@@ -190,17 +189,17 @@ def fine_tune(
     if tune == "lora":
         adapted = _with_lora(network, lora_rank, lora_alpha, lora_dropout, lora_targets)
         return FineTuned(adapted, tune).train()
-    if tune == "last" and _is_language(network):
+    if tune == "last" and is_language(network):
         _untie(network)
-    head = {
+    last = {
         id(p)
-        for name in _head(network)
-        if tune == "last" or not _is_language(network)
+        for name in head(network)
+        if tune == "last" or not is_language(network)
         for p in network.get_submodule(name).parameters()
     }
     for name, parameter in network.named_parameters():
         is_bias = tune == "bias" and name.rsplit(".", 1)[-1] == "bias"
-        parameter.requires_grad_(tune == "full" or is_bias or id(parameter) in head)
+        parameter.requires_grad_(tune == "full" or is_bias or id(parameter) in last)
     return FineTuned(network, tune).train()
 
 
@@ -237,7 +236,7 @@ def _check(task: str, classes: int | None, tune: str, dropout: float | None) -> 
             f"classes is {classes}, but a language model predicts the tokens of its vocabulary. "
             "Leave classes out, or give task='text' for a classifier."
         )
-    if classes is not None and (isinstance(classes, bool) or classes < 1):
+    if classes is not None and (type(classes) is not int or classes < 1):
         raise ValueError(f"classes is {classes!r}; it must be a whole number of at least 1.")
     if dropout is not None and not 0 <= dropout < 1:
         raise ValueError(
@@ -245,106 +244,14 @@ def _check(task: str, classes: int | None, tune: str, dropout: float | None) -> 
         )
 
 
-def _place(name: str | os.PathLike[str]) -> tuple[str, bool]:
-    """Where the weights are: a folder's absolute path, or a name on the hub; and which of the two.
-
-    Absolute, because an adapter remembers the folder of the network that it belongs to.
-    """
-    text = os.fspath(name)
-    folder = Path(text).expanduser()
-    if folder.is_dir():
-        return str(folder.resolve()), True
-    if not isinstance(name, str) or text.startswith((".", "~", os.sep)) or text.count("/") > 1:
-        raise FileNotFoundError(
-            f"The folder {folder} is not there. Give a folder that save_pretrained has written, or "
-            "a name on the hub, such as 'google/vit-base-patch16-224-in21k'."
-        )
-    return text, False
-
-
 def _base_of(adapter: str) -> str:
-    base: str | None = _library("peft").PeftConfig.from_pretrained(adapter).base_model_name_or_path
+    base: str | None = library("peft").PeftConfig.from_pretrained(adapter).base_model_name_or_path
     if not base:
         raise ValueError(
             f"The LoRA adapter in {adapter} does not say which network it belongs to: that one was "
             "not loaded from anywhere. Save the network, load it with tune='lora', and train that."
         )
     return base
-
-
-def _pretrained(
-    where: str, is_local: bool, task: Task, classes: int | None, dropout: float | None
-) -> nn.Module:
-    transformers = _library("transformers")
-    try:
-        with _quiet(bars=not is_local):
-            config = transformers.AutoConfig.from_pretrained(where, local_files_only=is_local)
-    except (OSError, ValueError) as error:
-        kind = "The folder" if is_local else "The hub's"
-        raise OSError(
-            f"{kind} {where} could not be loaded ({_first_line(error)}). Give a folder that "
-            "save_pretrained has written, or the name of a network on the hub; the hub needs a "
-            "network connection, or what was downloaded before."
-        ) from error
-    if classes is not None:
-        config.num_labels = classes
-    if dropout is not None:
-        for name, value in config.to_dict().items():
-            if "drop" in name and type(value) in (int, float):
-                setattr(config, name, dropout)
-    auto = getattr(transformers, _AUTO[task])
-    if type(config) not in auto._model_mapping:
-        raise ValueError(
-            f"{where} is of the kind {config.model_type!r}, for which transformers has no model of "
-            f"the task {task!r}. Choose another task ({', '.join(get_args(Task))}) or network."
-        )
-    with _quiet(bars=not is_local):
-        network, report = auto.from_pretrained(
-            where,
-            config=config,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            local_files_only=is_local,
-        )
-    found: nn.Module = network
-    _warn_of_new_weights(found, report, where)
-    return found
-
-
-def _warn_of_new_weights(network: nn.Module, report: Mapping[str, Any], where: str) -> None:
-    """A new classifier is meant to be new; anything else is not."""
-    heads = tuple(f"{name}." for name in _head(network))
-    fresh = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-    strange = sorted(name for name in fresh if not name.startswith(heads))
-    if strange:
-        warnings.warn(
-            f"{where} has no weights for {strange[0]!r} ({len(strange)} beside the last layer): "
-            "they are random, and not pretrained. Train them too (tune='full'), or load a network "
-            "of the kind that was stored.",
-            stacklevel=4,
-        )
-
-
-def _head(network: nn.Module) -> list[str]:
-    """The names of the modules after the pretrained network: the last layer.
-
-    In transformers, all that is not part of the network's ``base_model``; in timm, what
-    ``get_classifier()`` gives.
-    """
-    if _is_transformers(network):
-        prefix = getattr(network, "base_model_prefix", "")
-        children = [name for name, child in network.named_children() if list(child.parameters())]
-        if prefix in children and len(children) > 1:
-            return [name for name in children if name != prefix]
-    for inner in (network, *network.children()):
-        if callable(classifier := getattr(inner, "get_classifier", None)):
-            found = classifier()
-            return [name for name, module in network.named_modules() if module is found]
-    raise ValueError(
-        f"{type(network).__name__} does not say which its last layer is. Give a classifier or a "
-        "language model of transformers, or a network with get_classifier(), as timm's have."
-    )
 
 
 def _untie(network: Any) -> None:
@@ -369,13 +276,13 @@ def _with_lora(
             f"No layer of {type(network).__name__} has a name that matches lora_targets = "
             f"{targets!r}. Its layers are {', '.join(layers[:8])}{' ...' if layers[8:] else ''}."
         )
-    peft = _library("peft")
+    peft = library("peft")
     config = peft.LoraConfig(
         r=rank,
         lora_alpha=alpha,
         lora_dropout=dropout,
         target_modules=targets,
-        modules_to_save=None if _is_language(network) else _head(network),
+        modules_to_save=None if is_language(network) else head(network),
         fan_in_fan_out=all(type(module).__name__ == "Conv1D" for module in chosen),
     )
     adapted: nn.Module = peft.get_peft_model(network, config)
@@ -392,43 +299,3 @@ def _mask(tokens: Tensor, padding: int) -> Tensor:
 def _unwrapped(network: Any) -> Any:
     """The network of transformers inside peft's, or itself."""
     return network.get_base_model() if hasattr(network, "get_base_model") else network
-
-
-def _is_transformers(network: nn.Module) -> bool:
-    return hasattr(network, "base_model_prefix") and hasattr(network, "config")
-
-
-def _is_language(network: Any) -> bool:
-    if not _is_transformers(network):
-        return False
-    return getattr(network, "get_output_embeddings", lambda: None)() is not None
-
-
-def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"Fine-tuning needs {name}, which cannot be imported. Install it with "
-            "`pip install 'plumbline[transformers]'`."
-        ) from error
-
-
-@contextmanager
-def _quiet(*, bars: bool) -> Iterator[None]:
-    """Without transformers' reports, of which we make our own, and perhaps its progress bars."""
-    logging = _library("transformers").utils.logging
-    level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    if not bars:
-        logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if shown:
-            logging.enable_progress_bar()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else repr(error)

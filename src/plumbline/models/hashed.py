@@ -1,4 +1,4 @@
-"""A linear model on hashed text features, from sparse batches: nothing as wide as the bins is built.
+"""A linear model on hashed text features, from sparse batches: no record is ever made dense.
 
 The logistic model of ``methods.md`` part H: with ``plumbline.data.hashing`` it beats the papers'
 recurrent networks on IMDb at the same epsilon.
@@ -13,32 +13,37 @@ from plumbline.models.registry import model
 
 
 class HashedLinear(nn.Module):
-    """Class scores from sparse records; zero at first.
+    """Class scores from sparse records; all zero at first.
 
-    Attributes:
-        weight: A row of scores for each bin. Two classes share one column, which makes the model
-            logistic: the score of the second class, that of the first being zero.
-        bias: The scores of a record without words.
+    With two classes there is one score, for the second class: the model is logistic.
     """
 
-    def __init__(self, bins: int, classes: int) -> None:
+    def __init__(self, bins: int, classes: int, bias: bool) -> None:
         super().__init__()
         outputs = 1 if classes == 2 else classes
         self.bag = nn.EmbeddingBag(bins, outputs, mode="sum")
-        self.bias = nn.Parameter(torch.zeros(outputs))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         nn.init.zeros_(self.bag.weight)
 
     def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
         """Logits ``[B, classes]`` of bins ``[B, K]`` and values ``[B, K]``; padding has value 0."""
         bins, values = x
-        scores = self.bag(bins, per_sample_weights=values) + self.bias
+        scores: Tensor = self.bag(bins, per_sample_weights=values)
+        if self.bias is not None:
+            scores = scores + self.bias
         return torch.cat([torch.zeros_like(scores), scores], 1) if scores.shape[1] == 1 else scores
 
 
 @model("hashed-linear")
-def hashed_linear(*, bins: int = 2**16, classes: int = 2) -> nn.Module:
-    """Scores of hashed text features, a pair of ``[B, K]`` tensors: ``bins + 1`` parameters.
+def hashed_linear(*, bins: int = 2**16, classes: int = 2, bias: bool = False) -> nn.Module:
+    """Scores of hashed text features, a pair of ``[B, K]`` tensors: ``bins`` parameters.
 
-    With more than two classes, ``classes * (bins + 1)``.
+    With more than two classes, ``classes * bins``.
+
+    Args:
+        bins: As many as the features have.
+        classes: How many classes there are.
+        bias: Whether to learn a bias. Records have norm 1, so it doubles a gradient's squared norm,
+            and with it what clipping takes away: leave it out when the classes are about equal.
     """
-    return HashedLinear(bins, classes)
+    return HashedLinear(bins, classes, bias)

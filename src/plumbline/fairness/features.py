@@ -1,0 +1,120 @@
+"""One sensitive feature: the names of its groups, and each record's group.
+
+A record whose group is unknown (None, NaN, pandas' NA, or the number -1) stays in, in a group of
+its own called "unknown".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plumbline.fairness.outcomes import Integers, as_array
+
+UNKNOWN = "unknown"
+
+Values = Sequence[Any] | NDArray[Any] | Tensor
+"""One value per record, ``[n]``: numbers, strings or booleans. A pandas Series is one too."""
+
+FeatureNames = Sequence[str] | Mapping[Any, str]
+"""A feature's groups by value, as ``("male", "female")`` or ``{0: "male", 1: "female"}``."""
+
+
+def groups_of_feature(
+    where: str, values: Any, records: int, names: FeatureNames | None
+) -> tuple[list[str], Integers]:
+    """The names of a feature's groups, and each record's group by its number among them, ``[n]``.
+
+    Args:
+        where: What to call the values in an error.
+        values: ``Values``, in any form that pandas can take.
+        records: n.
+        names: The groups' names by value; a value -1 that is named is a group like any other.
+    """
+    series = _one_column(where, values)
+    if len(series) != records:
+        raise ValueError(
+            f"{where} has {len(series)} values for {records} test records; give one per record."
+        )
+    found, distinct = pd.factorize(series)
+    kinds = [_python(value) for value in distinct]
+    known = [value for value in kinds if not _is_unknown(value, names)]
+    _check_continuous(where, known)
+    if names is None and -1 in kinds and known == [1]:
+        raise ValueError(
+            f"{where} has the values -1 and 1, and -1 means that a record's group is unknown. If "
+            "it is a group here, give names, such as names={-1: 'without', 1: 'with'}."
+        )
+    labels = _labels(where, known, names)
+    order = list(dict.fromkeys([*_declared(names), *(labels[value] for value in _sorted(known))]))
+    if len(known) < len(kinds) or (found < 0).any():
+        order = [label for label in order if label != UNKNOWN] + [UNKNOWN]
+    # The last entry is where factorize's -1, a missing value, points to.
+    table = [order.index(labels.get(value, UNKNOWN)) for value in kinds]
+    table.append(order.index(UNKNOWN) if UNKNOWN in order else 0)
+    return order, np.asarray(table, np.int64)[found]
+
+
+def _one_column(where: str, values: Any) -> pd.Series:
+    values = as_array(values) if isinstance(values, Tensor) else values
+    if len(shape := np.shape(values)) != 1:
+        raise ValueError(
+            f"{where} has shape {shape}; give one value per record, [n]. Several features are a "
+            "mapping from their names to their values."
+        )
+    if isinstance(values, pd.Series | np.ndarray):
+        return pd.Series(values)
+    # As objects, for numpy would turn the None of a list of strings into the string "None".
+    items = [value.item() if isinstance(value, Tensor) else value for value in values]
+    return pd.Series(items, dtype=object)
+
+
+def _python(value: Any) -> Hashable:
+    """A value without its numpy type, whole numbers as int: 1.0 is the group 1."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _is_unknown(value: Hashable, names: Any) -> bool:
+    declared = isinstance(names, Mapping) and value in names
+    return value == -1 and not declared
+
+
+def _check_continuous(where: str, known: list[Any]) -> None:
+    for value in known:
+        if isinstance(value, float):
+            raise ValueError(
+                f"{where} has {value!r}; give groups, by whole number or by name. Put a continuous "
+                "feature, such as age, into bins first."
+            )
+
+
+def _labels(where: str, known: list[Any], names: Any) -> dict[Hashable, str]:
+    if names is None:
+        return {value: str(value) for value in known}
+    by_value: dict[Any, str] = dict(names if isinstance(names, Mapping) else enumerate(names))
+    for value in known:
+        if value not in by_value:
+            raise ValueError(
+                f"{where} has {value!r}, which has no name; names has {list(by_value)}. Name every "
+                "value, or give no names."
+            )
+    return {value: by_value[value] for value in known}
+
+
+def _declared(names: Any) -> list[str]:
+    if names is None:
+        return []
+    return list(names.values()) if isinstance(names, Mapping) else list(names)
+
+
+def _sorted(values: list[Any]) -> list[Any]:
+    try:
+        return sorted(values)
+    except TypeError:  # numbers beside strings
+        return sorted(values, key=str)

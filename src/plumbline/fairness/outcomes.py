@@ -1,0 +1,137 @@
+"""What one trained model did on the test records: the input of every fairness number."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_T = TypeVar("_T", bound=np.generic)
+_SLACK = 1e-5  # a softmax in float32 may come out above one by its rounding
+
+
+class Outcomes:
+    """One run's outcomes on n test records, in one order for all arrays.
+
+    Attributes:
+        labels: The true classes, ``[n]`` int64.
+        predictions: The predicted classes, ``[n]`` int64.
+        losses: Each record's loss, ``[n]`` float64, or None. They may be infinite or NaN, as those
+            of a model that diverged are.
+        scores: The predicted probability of the *predicted* class, ``[n]`` float64, or None.
+    """
+
+    def __init__(
+        self,
+        labels: ArrayLike | Tensor,
+        predictions: ArrayLike | Tensor,
+        losses: ArrayLike | Tensor | None = None,
+        scores: ArrayLike | Tensor | None = None,
+    ) -> None:
+        self.labels = _classes("labels", labels)
+        self.predictions = _classes("predictions", predictions)
+        self.losses = None if losses is None else _numbers("losses", losses)
+        self.scores = None if scores is None else _probabilities(_numbers("scores", scores))
+        lengths = {name: len(values) for name, values in vars(self).items() if values is not None}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(
+                f"The outcomes have different lengths: {lengths}. Each must have one value per "
+                "test record, in the same order."
+            )
+        if len(self) == 0:
+            raise ValueError("The outcomes have no records; give those of at least one record.")
+
+    @classmethod
+    def from_logits(
+        cls, logits: Tensor, labels: Tensor, losses: ArrayLike | Tensor | None = None
+    ) -> Outcomes:
+        """The outcomes of a classifier.
+
+        Args:
+            logits: ``[n, C]``; the softmax of a row has the classes' probabilities.
+            labels: ``[n]``, from 0 to C - 1.
+            losses: ``[n]``; by default the cross-entropy.
+        """
+        if logits.ndim != 2 or logits.shape[1] < 2 or labels.shape != logits.shape[:1]:
+            raise ValueError(
+                f"logits have shape {tuple(logits.shape)} and labels {tuple(labels.shape)}; they "
+                "must be [n, C] with C of at least 2, and [n]. For a single output z per record, "
+                "give torch.stack([torch.zeros_like(z), z], 1)."
+            )
+        rows, classes = logits.detach().double().cpu(), labels.detach().long().cpu()
+        if losses is None:
+            losses = torch.nn.functional.cross_entropy(rows, classes, reduction="none")
+        scores, predictions = rows.softmax(1).max(1)
+        return cls(classes, predictions, losses, scores)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Which records were predicted correctly, ``[n]``."""
+        return np.equal(self.labels, self.predictions)
+
+    def take(self, rows: Integers) -> Outcomes:
+        """The outcomes of records ``rows`` (``[R]``)."""
+        return Outcomes(
+            self.labels[rows],
+            self.predictions[rows],
+            None if self.losses is None else self.losses[rows],
+            None if self.scores is None else self.scores[rows],
+        )
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """Values as a numpy array; tensors from any device, with or without gradient."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        values = (values.double() if values.is_floating_point() else values).numpy()
+    return np.asarray(values)
+
+
+def _classes(name: str, values: ArrayLike | Tensor) -> Integers:
+    array = _flat(name, as_array(values))
+    whole = array.dtype.kind in "bui" or (array.dtype.kind == "f" and _all_whole(array))
+    if not whole:
+        raise ValueError(
+            f"{name} are of type {array.dtype} and not whole numbers; give the number of each "
+            "record's class. For logits, use Outcomes.from_logits."
+        )
+    return array.astype(np.int64)
+
+
+def _numbers(name: str, values: ArrayLike | Tensor) -> Floats:
+    array = _flat(name, as_array(values))
+    if array.dtype.kind not in "buif":
+        raise ValueError(f"{name} are of type {array.dtype}; give one number per test record.")
+    return array.astype(np.float64)
+
+
+def _probabilities(scores: Floats) -> Floats:
+    outside = (scores < -_SLACK) | (scores > 1 + _SLACK)  # not NaN, which a model may well say
+    if outside.any():
+        raise ValueError(
+            f"scores have {float(scores[outside][0])!r}; each must be the predicted probability of "
+            "the predicted class, from 0 to 1. For logits, use Outcomes.from_logits."
+        )
+    return np.clip(scores, 0.0, 1.0)
+
+
+def _flat(name: str, array: NDArray[_T]) -> NDArray[_T]:
+    if array.ndim != 1:
+        raise ValueError(
+            f"{name} have shape {array.shape}; give one value per test record, [n]. For logits, "
+            "use Outcomes.from_logits."
+        )
+    return array
+
+
+def _all_whole(array: NDArray[Any]) -> bool:
+    return bool(np.isfinite(array).all() and (array == np.floor(array)).all())
