@@ -50,6 +50,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.methods
+	$(BIN)/python -m benchmarks.diagnostics
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m mkdocs build --strict

@@ -1,0 +1,153 @@
+"""What a data set is: a training and a test part, and where its preprocessing took numbers from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Self
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+from torch.utils.data import Dataset
+
+from plumbline.data.files import File
+
+Prepare = Callable[[Tensor], Tensor]
+
+
+class Rows(Protocol):
+    """Records that are stored otherwise than as one tensor: sparse ones, or a torch data set's."""
+
+    def __len__(self) -> int:
+        """The number of records."""
+
+    def __getitem__(self, index: Tensor, /) -> Any:
+        """Records ``index`` (``[R]``): a tensor ``[R, ...]``, or several of them in a tuple."""
+
+    def select(self, index: Tensor) -> Self:
+        """These records, stored in the same way."""
+
+
+class Part(Dataset[tuple[Any, Tensor]]):
+    """Records in memory, or mapped from a file: a torch data set of (x, y).
+
+    Attributes:
+        x: As stored, one row per record (images may be uint8 and mapped from a file).
+        y: The targets, ``[n]``.
+        sensitive_features: Each record's group, ``[n]``, if the data set has groups.
+        prepare: From stored rows to what the model sees; None where they are the same. It is
+            applied when records are fetched, so that nothing large is copied.
+    """
+
+    def __init__(
+        self,
+        x: Tensor | Rows,
+        y: Tensor,
+        sensitive_features: Tensor | None = None,
+        prepare: Prepare | None = None,
+    ) -> None:
+        lengths = {"x": len(x), "y": len(y)}
+        if sensitive_features is not None:
+            lengths["sensitive_features"] = len(sensitive_features)
+        if len(set(lengths.values())) != 1:
+            raise ValueError(
+                f"The records' parts have different lengths: {lengths}. Each must have one row per "
+                "record."
+            )
+        self.x, self.y, self.sensitive_features, self.prepare = x, y, sensitive_features, prepare
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, number: int) -> tuple[Any, Tensor]:
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"There is no record {number} among {len(self)}.")
+        x, y = self.fetch(torch.tensor([number % len(self)]))
+        return tree_map(lambda rows: rows[0], x), y[0]
+
+    def fetch(self, index: Tensor) -> tuple[Any, Tensor]:
+        """Records ``index`` (``[R]``) as the model sees them: x ``[R, ...]`` and y ``[R]``.
+
+        Where a record is more than one tensor (sparse text), x is a tuple of such.
+        """
+        rows = self.x[index]
+        return (rows if self.prepare is None else self.prepare(rows)), self.y[index]
+
+    def select(self, index: Tensor) -> Part:
+        """The part that has only records ``index`` (``[R]``)."""
+        features = self.sensitive_features
+        rows = self.x[index] if isinstance(self.x, Tensor) else self.x.select(index)
+        chosen = None if features is None else features[index]
+        return Part(rows, self.y[index], chosen, self.prepare)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number that preprocessing used, and where it came from.
+
+    Attributes:
+        what: Such as "the mean and standard deviation of age".
+        source: "public" for constants stated without looking at the data; "training" when computed
+            from the private training records, which epsilon does not cover.
+    """
+
+    what: str
+    source: Literal["public", "training"]
+
+    def __str__(self) -> str:
+        if self.source == "public":
+            return f"{self.what}: public constants"
+        return f"{self.what}: computed from the training records, not covered by epsilon"
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """A data set.
+
+    Attributes:
+        name: Its name.
+        train: The training part.
+        test: The test part.
+        classes: The classes' names, by value of y.
+        groups: The groups' names, by value of ``sensitive_features``; empty without groups.
+        constants: Where the numbers of the preprocessing come from.
+        features: The names of x's columns, where x is a table.
+    """
+
+    name: str
+    train: Part
+    test: Part
+    classes: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+    constants: tuple[Constant, ...] = ()
+    features: tuple[str, ...] = ()
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What the privacy statement must list: numbers computed from the private records."""
+        return tuple(str(one) for one in self.constants if one.source == "training")
+
+
+Loader = Callable[..., Splits]
+LOADERS: dict[str, Loader] = {}
+FILES: dict[str, tuple[File, ...]] = {}
+"""What is downloaded for each data set; nothing for those that come with the package."""
+
+
+def dataset(name: str, files: Sequence[File] = ()) -> Callable[[Loader], Loader]:
+    """Registers a loader under a name, with the files that ``plumbline data get`` downloads."""
+
+    def register(loader: Loader) -> Loader:
+        LOADERS[name] = loader
+        FILES[name] = tuple(files)
+        return loader
+
+    return register
+
+
+def load(name: str, **options: Any) -> Splits:
+    """A data set by name, with the options of its loader (``folder`` among them for most)."""
+    if name not in LOADERS:
+        raise ValueError(f"There is no data set {name!r}; there are {', '.join(sorted(LOADERS))}.")
+    return LOADERS[name](**options)

@@ -1,0 +1,86 @@
+"""From columns of a table to numbers: categories, scales, and a split by seed.
+
+Nothing here looks for categories or statistics by itself: they come in as arguments, so that each
+data set can say where it has them from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plumbline.data.files import DataError
+
+Where = Callable[[int], str]
+
+
+def row_number(row: int) -> str:
+    """A row in words, counted from 1."""
+    return f"row {row + 1}"
+
+
+def codes(
+    column: Sequence[str], values: Sequence[str], name: str, where: Where = row_number
+) -> Tensor:
+    """The place of each cell among ``values``: ``[n]`` of int64.
+
+    Args:
+        column: The cells, ``[n]``.
+        values: What they may be.
+        name: The column's name, for errors.
+        where: From a place in ``column`` to the row in words.
+
+    Raises:
+        DataError: Naming the first row whose cell is none of them.
+    """
+    places = {value: place for place, value in enumerate(values)}
+    try:
+        coded = np.array(list(map(places.__getitem__, column)), np.int64)
+    except KeyError:
+        row = next(row for row, cell in enumerate(column) if cell not in places)
+        raise DataError(
+            f"The column '{name}' has {column[row]!r} in {where(row)}, which is none of its "
+            f"{len(values)} values: {_some(values)}."
+        ) from None
+    return torch.from_numpy(coded)
+
+
+def one_hot(
+    column: Sequence[str], values: Sequence[str], name: str, where: Where = row_number
+) -> Tensor:
+    """A one at each cell's place among ``values``: ``[n, len(values)]`` of float32."""
+    coded = codes(column, values, name, where)
+    rows = torch.zeros(len(coded), len(values))
+    return rows.scatter_(1, coded[:, None], 1.0)
+
+
+def to_unit_range(column: Tensor, ends: tuple[float, float]) -> Tensor:
+    """Maps the range ``ends`` to ``[-1, 1]``; what lies outside goes to the nearer end."""
+    low, high = ends
+    middle, half = (low + high) / 2, (high - low) / 2 or 1.0  # all equal: to zero
+    return ((column.double().clamp(low, high) - middle) / half).float()
+
+
+def split(records: int, test_fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """The numbers of the training and of the test records, drawn without replacement."""
+    if not 0 < test_fraction < 1:
+        raise ValueError(
+            f"test_fraction is {test_fraction!r}; it must be between 0 and 1, such as 0.2."
+        )
+    order = torch.randperm(records, generator=generator)
+    train = records - round(test_fraction * records)
+    return order[:train], order[train:]
+
+
+def check_one_of(name: str, value: object, allowed: Mapping[str, object] | Sequence[str]) -> None:
+    """Refuses an option that is none of those allowed."""
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")
+
+
+def _some(values: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, values[:10]))
+    return shown if len(values) <= 10 else f"{shown}, ..."

@@ -1,0 +1,68 @@
+"""Pickles of arrays, read without running anything that the file asks for.
+
+A pickle may name any function of any module and have it called. This reader knows three names, all
+of them parts of a numpy array, and refuses every other.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plumbline.data.files import DataError, md5_of
+
+
+def read_pickle(path: Path) -> Any:
+    """What a pickle holds, if that is numbers, strings, lists, dicts and numpy arrays.
+
+    Strings of Python 2 are read as Latin-1, which is what arrays need.
+
+    Raises:
+        DataError: If it is damaged, or asks for anything else.
+    """
+    try:
+        with path.open("rb") as stream:
+            return _ArraysOnly(stream, encoding="latin1").load()
+    except _Refused as error:
+        raise DataError(
+            f"{path} asks for {error}, which no published file does. It was not run. Delete the "
+            "file, and get it from its publisher."
+        ) from None
+    except Exception as error:  # a damaged pickle can fail in any way
+        raise DataError(
+            f"{path} ({path.stat().st_size:,} bytes, md5 checksum {md5_of(path)}) is not a pickle "
+            f"that can be read: {error}. It is truncated, damaged, or another file. Delete it and "
+            "get it again."
+        ) from error
+
+
+class _Refused(pickle.UnpicklingError):
+    pass
+
+
+def _dtype(kind: Any, align: Any = False, copy: Any = False) -> Any:
+    # Old pickles have 0 and 1 here, against which numpy 2.4 warns.
+    return np.dtype(kind, align=bool(align), copy=bool(copy))
+
+
+def _encoded(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise _Refused(f"the encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+class _ArraysOnly(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        match module, name:
+            case (("numpy.core.multiarray" | "numpy._core.multiarray"), "_reconstruct"):
+                return np.empty(0).__reduce__()[0]  # the module's name depends on numpy's version
+            case "numpy", "ndarray":
+                return np.ndarray
+            case "numpy", "dtype":
+                return _dtype
+            case "_codecs", "encode":  # bytes, in a pickle by Python 3 for Python 2
+                return _encoded
+        raise _Refused(f"{module}.{name}")

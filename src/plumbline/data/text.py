@@ -1,0 +1,149 @@
+"""Texts as numbers: words found once, then looked up in a vocabulary or hashed.
+
+A ``Corpus`` is the words of many texts as numbers into a list of all words that occur. That list is
+bookkeeping and reaches no model: what a model sees goes through a ``Vocabulary``, which says where
+it is from, or through ``hashing``, which needs none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plumbline.checks import check_count
+from plumbline.data.base import Constant, Splits
+from plumbline.data.files import DataError, File, reading
+
+PADDING, UNKNOWN = 0, 1
+_SPECIAL = 2  # words are numbered from here on
+
+# Part of what caches of corpora are known by: to be changed with what ``tokens`` finds.
+TOKENISER = "lower case, runs of letters and digits, apostrophes inside; html breaks dropped"
+_WORD = re.compile(r"\w+(?:'\w+)*")
+_BREAK = re.compile(r"<br\s*/?>")
+
+
+def tokens(text: str) -> list[str]:
+    """The words of a text, in order: lower case, without punctuation and html line breaks."""
+    return _WORD.findall(_BREAK.sub(" ", text.lower()))
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """The words of many texts.
+
+    Attributes:
+        words: Every word that occurs, once.
+        numbers: All texts' words one after the other, by their places in ``words``: int32.
+        starts: Where each text starts in ``numbers``, and the end: ``[n + 1]`` of int64.
+    """
+
+    words: Sequence[str]
+    numbers: NDArray[np.int32]
+    starts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def part(self, first: int, last: int) -> Corpus:
+        """The texts from ``first`` up to ``last``, which is not among them."""
+        starts = self.starts[first : last + 1]
+        return Corpus(self.words, self.numbers[starts[0] : starts[-1]], starts - starts[0])
+
+
+def corpus(texts: Iterable[str]) -> Corpus:
+    """Finds the words of texts."""
+    places = _Places()
+    numbers, starts = array("i"), array("q", [0])
+    for text in texts:
+        numbers.extend(map(places.__getitem__, tokens(text)))
+        starts.append(len(numbers))
+    return Corpus(list(places), np.array(numbers, np.int32), np.array(starts, np.int64))
+
+
+class _Places(dict[str, int]):
+    """The place of each word in the order in which they were first asked for."""
+
+    def __missing__(self, word: str) -> int:
+        self[word] = place = len(self)
+        return place
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words that a model knows, and where the list comes from.
+
+    A word's number is its place plus 2: 0 is padding and 1 is every other word.
+
+    Attributes:
+        words: The words.
+        constant: Where they come from.
+    """
+
+    words: tuple[str, ...]
+    constant: Constant
+
+    def __len__(self) -> int:
+        """The number of numbers: words, padding and the unknown word."""
+        return len(self.words) + _SPECIAL
+
+    @classmethod
+    def from_training(cls, texts: Corpus, size: int) -> Vocabulary:
+        """The ``size`` most frequent words of the training texts: epsilon does not cover these."""
+        check_count("size", size)
+        counts = np.bincount(texts.numbers, minlength=len(texts.words)).tolist()
+        seen = [(-count, word) for count, word in zip(counts, texts.words, strict=True) if count]
+        words = tuple(word for _, word in sorted(seen)[:size])
+        return cls(words, Constant(f"the vocabulary of {len(words):,} frequent words", "training"))
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], size: int | None = None) -> Vocabulary:
+        """A public list: the first word of each line, as GloVe's text files have it too.
+
+        Args:
+            path: The file, in UTF-8.
+            size: How many words to take at most, from the top; None for all.
+        """
+        source = Path(path)
+        words: dict[str, None] = {}
+        with reading(File(source.name), source), source.open(encoding="utf-8") as stream:
+            for line in stream:
+                if size is not None and len(words) == size:
+                    break
+                if word := line.split(maxsplit=1)[:1]:
+                    words[word[0].lower()] = None
+        if not words:
+            raise DataError(f"{source} has no words; it must have one at the start of each line.")
+        what = f"the vocabulary of {len(words):,} words from {source.name}"
+        return cls(tuple(words), Constant(what, "public"))
+
+    def encode(self, texts: Corpus, length: int) -> Tensor:
+        """The first ``length`` words of each text by number, padded: ``[n, length]`` of int64."""
+        check_count("length", length)
+        known = {word: number for number, word in enumerate(self.words, _SPECIAL)}
+        table = np.array([known.get(word, UNKNOWN) for word in texts.words], np.int64)
+        places = texts.starts[:-1, None] + np.arange(length)
+        there = places < texts.starts[1:, None]
+        encoded = np.full(there.shape, PADDING, np.int64)
+        encoded[there] = table[texts.numbers[places[there]]]
+        return torch.from_numpy(encoded)
+
+
+@dataclass(frozen=True, eq=False)
+class TextSplits(Splits):
+    """A data set of texts as numbers of words.
+
+    Attributes:
+        vocabulary: Which number is which word.
+    """
+
+    vocabulary: Vocabulary | None = None

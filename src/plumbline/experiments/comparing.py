@@ -1,0 +1,230 @@
+"""``compare``: methods x seeds at one budget, in parallel, and a table that says how sure it is.
+
+Runs go to processes, with torch's threads divided among them. Interrupting and starting again
+repeats nothing that is finished: every run has a folder of its own. Every number of the table names
+the folders that it comes from.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from plumbline.experiments.recipe import Recipe
+from plumbline.experiments.running import RunResult, RunSpec, read_result, run
+from plumbline.fairness import (
+    Comparison,
+    Cost,
+    Estimate,
+    SeedReport,
+    Undefined,
+    across_seeds,
+    compare_to,
+    cost_of_reports,
+)
+
+NONPRIVATE = "nonprivate"
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """A method's line of the comparison.
+
+    Attributes:
+        title: The method.
+        seeds: Its metrics over seeds, overall and by group.
+        cost: What privacy costs each group, against the non-private runs; None without them.
+        epsilon: The largest epsilon of its runs.
+        seconds: The mean time of a run.
+        folders: Where its runs are.
+    """
+
+    title: str
+    seeds: SeedReport
+    cost: Cost | None
+    epsilon: float
+    seconds: float
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The result of a comparison.
+
+    Attributes:
+        recipe: What was compared.
+        rows: A line for each method, in the recipe's order.
+        tests: Accuracy of each method against the baseline's, over seeds; None without a baseline
+            or with one seed.
+    """
+
+    recipe: Recipe
+    rows: tuple[MethodRow, ...]
+    tests: Comparison | None
+
+    def row(self, title: str) -> MethodRow:
+        """A method's line."""
+        return next(row for row in self.rows if row.title == title)
+
+    def __str__(self) -> str:
+        """The table in Markdown: mean +- standard error over seeds."""
+        groups = list(self.rows[0].seeds.by_group)
+        head = ["method", "epsilon", "accuracy", "loss"]
+        head += [f"accuracy {group}" for group in groups] + [f"loss {group}" for group in groups]
+        head += [f"pi {group}" for group in groups] + ["p", "s"]
+        lines = [head, ["---"] * len(head)]
+        for row in self.rows:
+            cells = [row.title, "inf" if row.epsilon == float("inf") else f"{row.epsilon:.3g}"]
+            cells += [_points(row.seeds.overall["accuracy"]), _loss(row.seeds.overall["loss"])]
+            cells += [_points(row.seeds.by_group[group]["accuracy"]) for group in groups]
+            cells += [_loss(row.seeds.by_group[group]["loss"]) for group in groups]
+            for group in groups:
+                cost = None if row.cost is None else row.cost.privacy_cost.by_group.get(group)
+                cells.append("" if cost is None else _points(cost))
+            cells += [self._p(row.title), f"{row.seconds:.0f}"]
+            lines.append(cells)
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+    def _p(self, title: str) -> str:
+        if self.tests is None or title not in self.tests.tests:
+            return ""
+        value = self.tests.tests[title].adjusted
+        return "" if isinstance(value, Undefined) else f"{value:.3f}"
+
+
+def compare(
+    recipe: Recipe,
+    folder: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    told: Callable[[int, int], None] | None = None,
+) -> Table:
+    """Makes every run of a recipe that is not finished yet, and the table.
+
+    Args:
+        recipe: What to compare.
+        folder: Where runs are kept.
+        workers: How many runs at a time; by default one for each core. With 1 they run here.
+        told: Is told now and then how many runs are done, of how many.
+    """
+    specs = [RunSpec(recipe, method, seed) for seed in recipe.seeds for method in recipe.methods]
+    root = Path(folder)
+    root.mkdir(parents=True, exist_ok=True)
+    fields = json.dumps(recipe.model_dump(mode="json"), indent=2)
+    (root / "recipe.json").write_text(fields + "\n", encoding="utf-8")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    workers = min(workers or cores or 1, len(specs))
+    open_specs = [spec for spec in specs if read_result(root / spec.folder) is None]
+    if workers == 1:
+        _here(open_specs, root, len(specs), told)
+    else:
+        _in_processes(open_specs, root, len(specs), workers, max(1, (cores or 1) // workers), told)
+    results = {spec: run(spec, root) for spec in specs}
+    return table_of(recipe, results)
+
+
+def table_of(recipe: Recipe, results: Mapping[RunSpec, RunResult]) -> Table:
+    """The table of finished runs."""
+    by_title: dict[str, list[RunResult]] = {method.title: [] for method in recipe.methods}
+    for spec, result in results.items():
+        by_title[spec.method.title].append(result)
+    free = [method.title for method in recipe.methods if method.name == NONPRIVATE]
+    reference = [result.report for result in by_title[free[0]]] if free else None
+    rows = tuple(_row(title, runs, reference) for title, runs in by_title.items())
+    return Table(recipe, rows, _tests(recipe, rows))
+
+
+def _row(title: str, runs: Sequence[RunResult], reference: Sequence[object] | None) -> MethodRow:
+    reports = [one.report for one in runs]
+    cost = None
+    if reference is not None and reports != reference:
+        cost = cost_of_reports(reports, reference)  # type: ignore[arg-type]
+    return MethodRow(
+        title=title,
+        seeds=across_seeds(reports),
+        cost=cost,
+        epsilon=max(one.epsilon for one in runs),
+        seconds=sum(one.seconds for one in runs) / len(runs),
+        folders=tuple(one.folder for one in runs),
+    )
+
+
+def _tests(recipe: Recipe, rows: Sequence[MethodRow]) -> Comparison | None:
+    if recipe.baseline is None or len(recipe.seeds) < 2:
+        return None
+    accuracy = {row.title: row.seeds.overall["accuracy"].per_run for row in rows}
+    others = {title: runs for title, runs in accuracy.items() if title != recipe.baseline}
+    return compare_to(accuracy[recipe.baseline], others, better="higher") if others else None
+
+
+def _here(
+    specs: Sequence[RunSpec], root: Path, total: int, told: Callable[[int, int], None] | None
+) -> None:
+    for place, spec in enumerate(specs):
+        if told is not None:
+            told(total - len(specs) + place, total)
+        run(spec, root)
+
+
+def _in_processes(
+    specs: Sequence[RunSpec],
+    root: Path,
+    total: int,
+    workers: int,
+    threads: int,
+    told: Callable[[int, int], None] | None,
+) -> None:
+    if not specs:
+        return
+    spawn = multiprocessing.get_context("spawn")  # a fork would copy torch's threads, half alive
+    pool = ProcessPoolExecutor(
+        workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(threads,)
+    )
+    with pool:
+        waiting: set[Future[str]] = {
+            pool.submit(
+                _in_process, spec.recipe.model_dump(mode="json"), index, spec.seed, str(root)
+            )
+            for spec in specs
+            for index in [spec.recipe.methods.index(spec.method)]
+        }
+        try:
+            while waiting:
+                done, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
+                for one in done:
+                    one.result()
+                if told is not None:
+                    told(total - len(waiting), total)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _in_process(fields: dict[str, object], method: int, seed: int, root: str) -> str:
+    recipe = Recipe.of(fields)
+    return run(RunSpec(recipe, recipe.methods[method], seed), root).folder
+
+
+def _points(estimate: Estimate) -> str:
+    """A share as points: mean +- standard error."""
+    if isinstance(estimate.mean, Undefined):
+        return str(estimate.mean)
+    error = estimate.standard_error
+    beside = "" if isinstance(error, Undefined) else f" ± {100 * error:.1f}"
+    return f"{100 * estimate.mean:.1f}{beside}"
+
+
+def _loss(estimate: Estimate) -> str:
+    if isinstance(estimate.mean, Undefined):
+        return str(estimate.mean)
+    error = estimate.standard_error
+    beside = "" if isinstance(error, Undefined) else f" ± {error:.3f}"
+    return f"{estimate.mean:.3f}{beside}"

@@ -1,0 +1,253 @@
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from plumbline.data.base import Splits
+from plumbline.data.files import DataError
+from plumbline.data.tables import from_table
+
+CITIES, SEXES, ANSWERS = ("Rome", "Oslo", "Lima"), "fm", ("no", "yes")
+ROWS = [
+    "age,city,sex,income,approved",
+    *(f"{20 + k},{CITIES[k % 3]},{SEXES[k % 2]},{1000 * k},{ANSWERS[k % 2]}" for k in range(20)),
+]
+DECLARED: dict[str, Any] = {
+    "target": "approved",
+    "sensitive": "sex",
+    "categorical": {"city": ["Lima", "Oslo", "Rome"], "sex": ["f", "m"]},
+    "ranges": {"age": (0, 100), "income": (0, 19_000)},
+    "classes": ["no", "yes"],
+}
+
+
+def table(tmp_path: Path, rows: list[str] = ROWS, name: str = "people.csv") -> Path:
+    path = tmp_path / name
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def changed(row: int, old: str, new: str) -> list[str]:
+    assert old in ROWS[row]
+    return [line.replace(old, new) if k == row else line for k, line in enumerate(ROWS)]
+
+
+def together(splits: Splits) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All records in the order of the file, which is that of the column age."""
+    parts = splits.train, splits.test
+    x = torch.cat([part.x for part in parts])  # type: ignore[misc]
+    order = x[:, 0].argsort()
+    y = torch.cat([part.y for part in parts])
+    groups = torch.cat([part.sensitive_features for part in parts])  # type: ignore[misc]
+    return x[order], y[order], groups[order]
+
+
+def test_a_table_with_everything_declared(tmp_path: Path) -> None:
+    splits = from_table(table(tmp_path), **DECLARED)
+    assert (len(splits.train), len(splits.test)) == (16, 4)
+    assert splits.name == "people"
+    assert splits.classes == ("no", "yes")
+    assert splits.groups == ("f", "m")
+    names = ("age", "city=Lima", "city=Oslo", "city=Rome", "sex=f", "sex=m", "income")
+    assert splits.features == names
+    x, y, groups = together(splits)
+    assert y.tolist() == groups.tolist() == [0, 1] * 10
+    expected = torch.tensor([(20 + 1 - 50) / 50, 0, 1, 0, 0, 1, (1000 - 9500) / 9500])
+    torch.testing.assert_close(x[1], expected)
+    assert splits.not_covered == ()
+    assert [one.source for one in splits.constants] == ["public"] * 3
+
+
+def test_what_is_not_declared_is_listed_as_not_covered(tmp_path: Path) -> None:
+    splits = from_table(
+        table(tmp_path), target="approved", sensitive="sex", categorical=["city"], seed=1
+    )
+    categories, ranges, classes = splits.not_covered
+    assert categories.startswith("the categories of city, sex: computed from the training records")
+    assert ranges.startswith("the lowest and highest value of age, income: computed")
+    assert classes.startswith("the classes of approved: computed")
+    assert splits.classes == ("no", "yes")
+    assert float(splits.train.x[:, 0].min()) == -1  # type: ignore[index]
+    assert float(splits.train.x[:, 0].max()) == 1  # type: ignore[index]
+    assert float(splits.test.x[:, 0].abs().max()) <= 1  # type: ignore[index]
+
+
+def test_some_declared_and_some_not(tmp_path: Path) -> None:
+    options = DECLARED | {"ranges": {"age": (0, 100)}}
+    splits = from_table(table(tmp_path), **options)
+    assert splits.not_covered == (
+        "the lowest and highest value of income: computed from the training records, "
+        "not covered by epsilon",
+    )
+    assert "the lowest and highest value of age: public constants" in map(str, splits.constants)
+
+
+def test_values_beyond_a_declared_range_go_to_its_end(tmp_path: Path) -> None:
+    options = DECLARED | {"ranges": {"age": (0, 100), "income": (5_000, 10_000)}}
+    x, _, _ = together(from_table(table(tmp_path), **options))
+    assert x[:, -1].tolist()[:6] == [-1] * 6
+    assert x[:, -1].tolist()[10:] == [1] * 10
+
+
+def test_the_sensitive_column_can_be_left_out_of_the_features(tmp_path: Path) -> None:
+    splits = from_table(table(tmp_path), **DECLARED | {"drop": ["sex", "income"], "ranges": {}})
+    assert splits.features == ("age", "city=Lima", "city=Oslo", "city=Rome")
+    assert splits.train.sensitive_features is not None
+    assert splits.groups == ("f", "m")
+    options = {"target": "approved", "sensitive": "sex", "groups": ["m", "f"], "drop": ["city"]}
+    splits = from_table(table(tmp_path), **options)  # type: ignore[arg-type]
+    assert splits.groups == ("m", "f")
+
+
+def test_a_table_without_groups(tmp_path: Path) -> None:
+    splits = from_table(table(tmp_path), target="approved", categorical=["city", "sex"])
+    assert splits.train.sensitive_features is None
+    assert splits.groups == ()
+
+
+def test_a_category_that_only_test_rows_have_counts_as_none(tmp_path: Path) -> None:
+    train = table(tmp_path, ROWS[:1] + ROWS[1:13])
+    test = table(tmp_path, [ROWS[0], "50,Cairo,m,0,yes"], "later.csv")
+    options = {"target": "approved", "sensitive": "sex", "categorical": ["city"]}
+    splits = from_table(train, test=test, **options)  # type: ignore[arg-type]
+    assert (len(splits.train), len(splits.test)) == (12, 1)
+    assert splits.test.x[0, 1:4].tolist() == [0, 0, 0]  # type: ignore[index]
+    with pytest.raises(DataError, match=r"'city' has 'Cairo' in row 1 of later\.csv, .*'Lima'"):
+        from_table(train, test=test, **DECLARED)
+
+
+@pytest.mark.parametrize(
+    ("row", "old", "new", "complaint"),
+    [
+        (3, "Lima", "Cairo", r"'city' has 'Cairo' in row 3 of people\.csv, .* 3 values: 'Lima'"),
+        (5, ",f,", ",x,", "'sex' has 'x' in row 5"),
+        (6, "yes", "maybe", "'approved' has 'maybe' in row 6"),
+        (7, "26,", "old,", "'age' has 'old' in row 7 .*no finite number"),
+        (7, "26,", "nan,", "'age' has 'nan' in row 7"),
+        (7, "26,", "inf,", "'age' has 'inf' in row 7"),
+        (8, "7000", "", "'income' has no value in row 8 .*1 of 20 rows"),
+        (9, "Lima", " ", "'city' has no value in row 9"),
+        (4, "Rome", "Rome,Oslo", "Row 4 of .* has 6 cells where the header has 5"),
+    ],
+)
+def test_a_bad_cell_is_named_with_row_and_column(
+    tmp_path: Path, row: int, old: str, new: str, complaint: str
+) -> None:
+    with pytest.raises(DataError, match=complaint):
+        from_table(table(tmp_path, changed(row, old, new)), **DECLARED)
+
+
+def test_rows_with_missing_cells_can_be_left_out(tmp_path: Path) -> None:
+    rows = changed(8, "7000", "?")
+    rows[3] = rows[3].replace("Lima", "")
+    path = table(tmp_path, rows)
+    options: dict[str, Any] = {"missing": "drop", "missing_values": ["", "?"]}
+    splits = from_table(path, **DECLARED, **options)
+    assert len(splits.train) + len(splits.test) == 18
+    ages = together(splits)[0][:, 0] * 50 + 50
+    assert {22, 27}.isdisjoint(ages.round().int().tolist())
+    with pytest.raises(DataError, match=r"'income' has '\?' in row 8 of"):  # of the file
+        from_table(path, **DECLARED, missing="drop")
+    everywhere = [ROWS[0], *(row.replace("Rome", "").replace("Oslo", "") for row in ROWS[1:3])]
+    with pytest.raises(DataError, match="leaves 0 training"):
+        from_table(table(tmp_path, everywhere), **DECLARED, missing="drop")
+
+
+def test_a_missing_cell_in_a_dropped_column_does_not_matter(tmp_path: Path) -> None:
+    rows = changed(8, "7000", "")
+    options = DECLARED | {"drop": ["income"], "ranges": {"age": (0, 100)}}
+    assert len(from_table(table(tmp_path, rows), **options).train) == 16
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"target": "aproved"}, "no column 'aproved'; its columns are age, city"),
+        ({"sensitive": "gender", "groups": ["f"]}, "no column 'gender'"),
+        ({"categorical": {"town": ["a"]}}, "no column 'town'"),
+        ({"drop": ["town"]}, "no column 'town'"),
+        ({"ranges": {"height": (0, 1)}}, "no column 'height'"),
+        ({"ranges": {"city": (0, 1)}}, "range for 'city', which is no numeric feature"),
+        ({"ranges": {"age": (5, 5)}}, r"range of 'age' is \(5, 5\); low must be below"),
+        ({"categorical": {"city": ["Rome", "Rome"]}}, "each once"),
+        ({"categorical": {"city": []}}, "each once"),
+        ({"missing": "fill"}, "missing is 'fill'"),
+        ({"sensitive": None, "groups": ["f"]}, "groups are given without a sensitive column"),
+        ({"categorical": {"approved": ["no", "yes"]}}, "target 'approved' is also"),
+        ({"test_fraction": 2}, "test_fraction is 2"),
+    ],
+)
+def test_options_that_make_no_sense(
+    tmp_path: Path, options: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        from_table(table(tmp_path), **{**DECLARED, **options})
+
+
+def test_one_name_is_no_list_of_names(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="categorical is the text 'city'"):
+        from_table(table(tmp_path), **DECLARED | {"categorical": "city"})
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("people.xlsx", b"", "must end in .csv or .parquet"),
+        ("people.csv", b"", "has no rows"),
+        ("people.csv", b"a,b\n", "has no rows"),
+        ("people.csv", b"a,b,a\n1,2,3\n", "more than one column called a"),
+        ("people.csv", b"a,b\n1,\xff\n", "damaged"),
+        ("people.parquet", b"PAR1 not really", "damaged"),
+    ],
+)
+def test_files_that_are_no_tables(
+    tmp_path: Path, name: str, content: bytes, complaint: str
+) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=complaint):
+        from_table(tmp_path / name, target="a")
+    with pytest.raises(DataError, match="There is no file"):
+        from_table(tmp_path / "none.csv", target="a")
+
+
+def test_quotes_blanks_and_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "people.csv"
+    path.write_bytes('\ufeff"age", city , t\r\n1, "Rome, Italy", a\r\n\r\n2, Oslo ,b\r\n'.encode())
+    splits = from_table(path, target="t", categorical=["city"], test_fraction=0.5, classes="ab")
+    assert splits.features in (("age", "city=Rome, Italy"), ("age", "city=Oslo"))
+
+
+def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    names, *rows = [line.split(",") for line in ROWS]
+    columns = dict(zip(names, zip(*rows, strict=True), strict=True))
+    typed = {
+        name: list(map(int, cells)) if name in ("age", "income") else list(cells)
+        for name, cells in columns.items()
+    }
+    parquet.write_table(pyarrow.table(typed), tmp_path / "people.parquet")
+    ours, theirs = (
+        from_table(path, **DECLARED) for path in (tmp_path / "people.parquet", table(tmp_path))
+    )
+    assert torch.equal(ours.train.x, theirs.train.x)  # type: ignore[arg-type]
+    assert torch.equal(ours.test.y, theirs.test.y)
+    typed["age"][4] = None
+    typed["income"] = [float(value) for value in typed["income"]]
+    typed["income"][5] = float("nan")
+    parquet.write_table(pyarrow.table(typed), tmp_path / "people.parquet")
+    with pytest.raises(DataError, match=r"'age' has no value in row 5 of people\.parquet; 2 of"):
+        from_table(tmp_path / "people.parquet", **DECLARED)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"pip install 'plumbline\[tables\]'"):
+        from_table(table(tmp_path, name="people.parquet"), **DECLARED)
