@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,15 +127,14 @@ def compare(
         _here(open_specs, root, len(specs), told)
     else:
         _in_processes(open_specs, root, len(specs), workers, max(1, (cores or 1) // workers), told)
-    results = {spec: run(spec, root) for spec in specs}
-    return table_of(recipe, results)
+    return table_of(recipe, [run(spec, root) for spec in specs])
 
 
-def table_of(recipe: Recipe, results: Mapping[RunSpec, RunResult]) -> Table:
-    """The table of finished runs."""
+def table_of(recipe: Recipe, results: Sequence[RunResult]) -> Table:
+    """The table of finished runs, every method's in the order of the seeds."""
     by_title: dict[str, list[RunResult]] = {method.title: [] for method in recipe.methods}
-    for spec, result in results.items():
-        by_title[spec.method.title].append(result)
+    for result in results:
+        by_title[result.method].append(result)
     free = [method.title for method in recipe.methods if method.name == NONPRIVATE]
     reference = [result.report for result in by_title[free[0]]] if free else None
     rows = tuple(_row(title, runs, reference) for title, runs in by_title.items())

@@ -1,0 +1,65 @@
+"""Comparisons: the table, processes, and what is not repeated."""
+
+from pathlib import Path
+
+import pytest
+
+from plumbline.experiments import compare, comparing, run
+from plumbline.experiments.running import RunSpec
+from plumbline.fairness import compare_to
+from tests.experiments.small import recipe
+
+
+def test_the_table_is_made_of_the_runs(tmp_path: Path) -> None:
+    one = recipe()
+    table = compare(one, tmp_path, workers=1)
+    assert [row.title for row in table.rows] == ["nonprivate", "dpsgd", "adapt"]
+    runs = {
+        method.title: [run(RunSpec(one, method, seed), tmp_path) for seed in one.seeds]
+        for method in one.methods
+    }
+    for row in table.rows:
+        accuracies = tuple(result.report.overall["accuracy"] for result in runs[row.title])
+        assert row.seeds.overall["accuracy"].per_run == accuracies
+        assert row.folders == tuple(result.folder for result in runs[row.title])
+        assert all((tmp_path / folder).is_dir() for folder in row.folders)
+    assert table.row("nonprivate").cost is None
+    cost = table.row("dpsgd").cost
+    assert cost is not None
+    expected = [
+        free.report.value("male", "accuracy") - private.report.value("male", "accuracy")
+        for free, private in zip(runs["nonprivate"], runs["dpsgd"], strict=True)
+    ]
+    assert cost.privacy_cost.by_group["male"].mean == pytest.approx(sum(expected) / 2)
+    assert table.tests is not None
+    accuracy = {title: [r.report.overall["accuracy"] for r in rs] for title, rs in runs.items()}
+    others = {"nonprivate": accuracy["nonprivate"], "adapt": accuracy["adapt"]}
+    assert table.tests == compare_to(accuracy["dpsgd"], others, better="higher")
+    assert "| dpsgd |" in str(table)
+
+
+def test_processes_give_the_same_table_and_finished_runs_are_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = recipe(seeds=[0])
+    told: list[tuple[int, int]] = []
+    in_processes = compare(
+        one, tmp_path / "many", workers=2, told=lambda done, of: told.append((done, of))
+    )
+    here = compare(one, tmp_path / "one", workers=1)
+    for found, expected in zip(in_processes.rows, here.rows, strict=True):
+        # One thread a process, another number here: sums round differently.
+        assert found.seeds.overall["loss"].mean == pytest.approx(
+            expected.seeds.overall["loss"].mean, rel=1e-4
+        )
+    assert told[-1] == (3, 3)
+    monkeypatch.setattr(
+        comparing, "_in_processes", lambda specs, *_: pytest.fail("repeated") if specs else None
+    )
+    assert str(compare(one, tmp_path / "many", workers=2)) == str(in_processes)
+
+
+def test_a_run_that_fails_ends_the_comparison_with_its_error(tmp_path: Path) -> None:
+    wrong = recipe(model={"name": "adult-mlp", "options": {"widths": "none"}}, seeds=[0])
+    with pytest.raises((TypeError, ValueError)):
+        compare(wrong, tmp_path, workers=2)

@@ -1,0 +1,60 @@
+"""Recipes: what they accept, and what they say of what they do not."""
+
+from pathlib import Path
+
+import pytest
+
+from plumbline.experiments import Recipe, RecipeError
+from tests.experiments.small import fields, recipe
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml"))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_recipes_in_the_repository_can_be_read(path: Path) -> None:
+    assert Recipe.read(path).name == path.stem
+
+
+def test_a_recipe_survives_being_written() -> None:
+    one = recipe()
+    assert Recipe.of(one.model_dump(mode="json")) == one
+
+
+def test_names_of_methods_may_have_hyphens_and_titles_are_labels() -> None:
+    one = recipe()
+    assert [method.name for method in one.methods] == ["nonprivate", "dpsgd", "global_adapt"]
+    assert [method.title for method in one.methods] == ["nonprivate", "dpsgd", "adapt"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": {"name": "adlut"}}, "data.name: .*no data set 'adlut'. Did you mean 'adult'"),
+        ({"model": {"name": "zzz"}}, "no network 'zzz'. There are adult-mlp"),
+        ({"methods": [{"name": "dpsdg"}]}, "methods.0.name: .*Did you mean 'dpsgd'"),
+        ({"methods": [{"name": "dpsgd", "settings": {"clop": 1}}]}, "unexpected keyword.*'clop'"),
+        ({"methods": [{"name": "dpsgd", "settings": {"clip": -1}}]}, "clip is -1"),
+        ({"methods": []}, "methods: .*at least 1 item"),
+        ({"seeds": [1, 1]}, "give each once"),
+        ({"baseline": "adam"}, "baseline is 'adam'; it must be one of"),
+        ({"methods": [{"name": "dpsgd"}, {"name": "dpsgd"}]}, "a label of its own"),
+        ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate: .*greater than 0"),
+        ({"speling": 1}, "speling: Extra inputs are not permitted"),
+        ({"name": "../up"}, "name: "),
+        ({"budget": {"delta": 1e-5, "steps": 3, "expected_batch_size": 8}}, "budget"),
+    ],
+)
+def test_what_is_wrong_is_named(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=f"(?s){message}"):
+        Recipe.of(fields(**changes))
+
+
+def test_files_that_are_no_recipes(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"none\.toml cannot be read: No such file"):
+        Recipe.read(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("name = ")
+    with pytest.raises(RecipeError, match="is not valid TOML"):
+        Recipe.read(tmp_path / "bad.toml")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(RecipeError, match="is not valid TOML"):
+        Recipe.read(tmp_path / "bytes.toml")

@@ -1,0 +1,107 @@
+"""Runs: their folders, what interrupting does to them, what they measure."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from plumbline.experiments import RunSpec, run, running
+from plumbline.experiments.running import read_result
+from tests.experiments.small import recipe
+
+
+def spec(method: int = 1, seed: int = 0, **changes: object) -> RunSpec:
+    one = recipe(**changes)
+    return RunSpec(one, one.methods[method], seed)
+
+
+def test_a_run_leaves_its_folder_behind(tmp_path: Path) -> None:
+    done = run(spec(), tmp_path)
+    folder = tmp_path / done.folder
+    assert {path.name for path in folder.iterdir()} >= {
+        "recipe.json",
+        "versions.json",
+        "metrics.jsonl",
+        "ledger",
+        "statement.txt",
+        "result.json",
+    }
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [5, 10]
+    assert (
+        rows[-1]["overall"] == json.loads((folder / "result.json").read_text())["report"]["overall"]
+    )
+    assert set(rows[0]["by_group"]) == {"male", "female"}
+    assert 0 < rows[0]["epsilon"] <= done.epsilon
+    # What the preprocessing computed from the training records is in the statement.
+    assert "means and standard deviations of age" in done.statement
+
+
+def test_a_finished_run_is_read_and_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(spec(), tmp_path)
+    monkeypatch.setattr(running, "load_data", None)
+    assert run(spec(), tmp_path) == first
+
+
+def test_a_method_without_a_guarantee_has_an_infinite_epsilon(tmp_path: Path) -> None:
+    done = run(spec(method=0), tmp_path)
+    assert done.epsilon == float("inf")
+    assert read_result(tmp_path / done.folder) == done
+
+
+def test_it_gets_the_noise_that_a_private_one_would(tmp_path: Path) -> None:
+    budget = {"epsilon": 3.0, "delta": 1e-5, "steps": 5, "expected_batch_size": 32}
+    methods = [{"name": "fairlens"}]
+    done = run(spec(method=0, budget=budget, methods=methods, baseline=None), tmp_path)
+    assert done.epsilon == float("inf")
+    assert "FairLens" in done.statement
+
+
+def test_an_interrupted_run_goes_on_to_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(spec(method=2), tmp_path / "whole")
+    monkeypatch.setattr(running, "_SAVE_SECONDS", 0.0)
+
+    def stop(step: int, steps: int) -> None:
+        if step == 7:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(spec(method=2), tmp_path / "cut", stop)
+    folder = tmp_path / "cut" / whole.folder
+    assert (folder / "checkpoint.pt").is_file()
+    assert read_result(folder) is None
+    resumed = run(spec(method=2), tmp_path / "cut")
+    assert resumed.report == whole.report
+    assert resumed.epsilon == whole.epsilon
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [5, 10]
+    assert not (folder / "checkpoint.pt").exists()
+
+
+def test_other_settings_are_another_folder() -> None:
+    folders = {
+        spec().folder,
+        spec(seed=1).folder,
+        spec(method=2).folder,
+        spec(optimizer={"learning_rate": 0.2}).folder,
+        spec(
+            model={"name": "adult-mlp", "options": {}},
+            data={"name": "adult", "options": {"balanced": False}},
+        ).folder,
+    }
+    assert len(folders) == 5
+    assert spec(name="renamed", seeds=[0, 5]).folder == spec().folder
+
+
+def test_measuring_leaves_the_model_in_its_mode() -> None:
+    one = spec()
+    splits = running.load_data(one)
+    model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(98, 2))
+    first = running.measure(model, splits.test, splits.groups)
+    assert model.training
+    assert running.measure(model, splits.test, splits.groups) == first
