@@ -1,6 +1,10 @@
-"""The methods by name, against literal loops over one record at a time."""
+"""What a method is: its step in the user's loop with the user's optimizer, questions and state.
+
+Every named method's literal reference is in ``test_references_*.py``.
+"""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,11 +13,18 @@ from torch import Tensor, nn
 
 import plumbline as pl
 from plumbline.clipping import Flat
-from plumbline.evaluation import Plain
+from plumbline.evaluation import DpSat, InnerMomentum, OuterMomentum, Plain
+from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.noise import gaussian
 
 RECORDS, STEPS, EXPECTED, CLIP, SIGMA, RATE = 30, 6, 8, 0.6, 1.3, 0.2
 LOSS = nn.CrossEntropyLoss(reduction="none")
+
+
+@pytest.fixture(autouse=True)
+def _unpinned() -> Iterator[None]:
+    yield
+    KERNELS.forget()
 
 
 def images() -> tuple[Tensor, Tensor]:
@@ -118,19 +129,73 @@ def test_what_is_asked_is_what_is_declared() -> None:
 
 def test_composing() -> None:
     method = pl.methods.compose(clipping=Flat(2.0))
-    assert method.name == "Plain + Flat"
-    assert isinstance(method.evaluation, Plain)
+    assert (method.name, method.evaluation) == ("Flat", ())
     assert method.unbounded_reason is None
     assert pl.methods.compose(clipping=Flat(2.0), name="mine").name == "mine"
+    both = pl.methods.compose(evaluation=[OuterMomentum(), DpSat()], clipping=Flat(2.0))
+    assert both.name == "DpSat + OuterMomentum + Flat"  # in the order of a step
+    assert [type(rule) for rule in both.evaluation] == [DpSat, OuterMomentum]
+
+
+def test_the_ordinary_gradient_is_a_rule_too() -> None:
+    runs = []
+    for rules in ((), Plain()):
+        model = network()
+        method = pl.methods.compose(
+            evaluation=rules, clipping=Flat(CLIP), name="plain", noisy=False
+        )
+        private = make(model, method)
+        for batch in private:
+            private.step(batch)
+        runs.append(list(model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(*runs, strict=True))
 
 
 def test_the_state_goes_round() -> None:
     method = pl.methods.dpsgd()
     state = method.state_dict()
-    assert state == {"evaluation": {}, "clipping": {}}
+    assert state == {"evaluation": [], "clipping": {}}
+    assert method.private_state_dict() == {}
     pl.methods.dpsgd().load_state_dict(state)
-    with pytest.raises(ValueError, match="Plain carries no state"):
-        method.load_state_dict({"evaluation": {"past": 1}, "clipping": {}})
+    with pytest.raises(ValueError, match=r"Flat carries no state, but past was stored\. Resume"):
+        method.load_state_dict({"evaluation": [], "clipping": {"past": 1}})
+    with pytest.raises(ValueError, match="DpSat carries previous, but no state was stored"):
+        pl.methods.dp_sat().load_state_dict({"evaluation": [{}], "clipping": {}})
+
+
+def test_each_part_gets_its_own_state_back() -> None:
+    method = pl.methods.inner_outer()
+    private = make(network(), method)
+    for batch in private:
+        private.step(batch)
+    state = private.method.state_dict()
+    assert [set(part) for part in state["evaluation"]] == [{"iterates"}, {"momentum"}]
+    method.load_state_dict(state)
+    inner, outer = method.evaluation
+    assert isinstance(inner, InnerMomentum)
+    assert isinstance(outer, OuterMomentum)
+    assert (inner.iterates, outer.momentum) == tuple(
+        value for part in state["evaluation"] for value in part.values()
+    )
+
+
+def test_a_run_does_not_change_the_method_it_was_given() -> None:
+    """The same method may be given to several runs."""
+    method = pl.methods.dp_sat()
+    private = make(network(), method)
+    for batch in private:
+        private.step(batch)
+    assert method.state_dict() == pl.methods.dp_sat().state_dict()
+
+
+def test_groups_are_needed_and_declared() -> None:
+    with pytest.raises(ValueError, match=r"'dpsgd_f' treats groups.*give sensitive_features"):
+        make(network(), pl.methods.dpsgd_f())
+    private = make(network(), pl.methods.dpsgd_f(), sensitive_features=[2] * RECORDS)
+    batch = next(iter(private))
+    with pytest.raises(ValueError, match=r"has the value 2.*declared groups \[0, 1\]"):
+        private.step(batch)
+    assert private.steps_done == 0  # refused before anything was charged
 
 
 def test_a_bad_bound_is_refused_where_it_enters() -> None:

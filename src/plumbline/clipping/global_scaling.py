@@ -8,7 +8,6 @@ divides the count by the realised batch size; we divide by the expected one, whi
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from plumbline.checks import check_not_negative, check_positive
 from plumbline.clipping.base import Clipping, Program, Records
-from plumbline.clipping.quantile import count, count_query, declared_count
+from plumbline.clipping.quantile import count, count_query, declared_count, moved
 from plumbline.mechanism.release import GaussianQuery
 
 _NAME = "norms beyond the bound"
@@ -88,7 +87,7 @@ class GlobalAdapt(Clipping):
         beyond = count(records.norms > self.tolerance * self.bound)
         noisy = yield count_query(_NAME, beyond, self.count_noise, records.noise_multiplier)
         share = float(noisy["value"]) / records.expected_size
-        self.bound = max(self.clip, self.bound * math.exp(-self.rate + share))
+        self.bound = max(self.clip, moved(self.bound, -self.rate + share))
 
     def queries_after(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
         return (declared_count(_NAME, self.count_noise, noise_multiplier),)

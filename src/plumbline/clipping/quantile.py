@@ -17,7 +17,8 @@ from plumbline.clipping.flat import flat_factors
 from plumbline.mechanism.release import GaussianQuery, Query
 
 _NAME = "norms within the bound"
-_SMALLEST = 1e-12
+_SMALLEST, _LARGEST = 1e-12, 1e30
+_MOST = 50.0
 
 
 @dataclass
@@ -59,11 +60,18 @@ class QuantileAdaptive(Clipping):
         within = count(records.norms <= self.bound)
         noisy = yield count_query(_NAME, within, self.count_noise, records.noise_multiplier)
         share = float(noisy["value"]) / records.expected_size
-        moved = self.bound * math.exp(-self.rate * (share - self.quantile))
-        self.bound = max(moved, _SMALLEST)  # a sensitivity of zero would leave nothing to release
+        self.bound = moved(self.bound, -self.rate * (share - self.quantile))
 
     def queries_after(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
         return (declared_count(_NAME, self.count_noise, noise_multiplier),)
+
+
+def moved(bound: float, change: float) -> float:
+    """``bound * exp(change)``, within what float32 holds: a noisy count may be any number.
+
+    And above zero: a sensitivity of zero would leave nothing to release.
+    """
+    return min(max(bound * math.exp(min(change, _MOST)), _SMALLEST), _LARGEST)
 
 
 def count(hits: Tensor) -> Tensor:

@@ -38,7 +38,11 @@ class Part(Dataset[tuple[Any, Tensor]]):
         sensitive_features: Each record's group, ``[n]``, if the data set has groups.
         prepare: From stored rows to what the model sees; None where they are the same. It is
             applied when records are fetched, so that nothing large is copied.
+        not_covered: What the preprocessing computed from the private records, in words; the privacy
+            statement of a run on this part lists it.
     """
+
+    not_covered: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -71,15 +75,19 @@ class Part(Dataset[tuple[Any, Tensor]]):
 
         Where a record is more than one tensor (sparse text), x is a tuple of such.
         """
-        rows = self.x[index]
+        # Several times faster than x[index] on rows of bytes.
+        rows = self.x.index_select(0, index) if isinstance(self.x, Tensor) else self.x[index]
         return (rows if self.prepare is None else self.prepare(rows)), self.y[index]
 
     def select(self, index: Tensor) -> Part:
         """The part that has only records ``index`` (``[R]``)."""
         features = self.sensitive_features
         rows = self.x[index] if isinstance(self.x, Tensor) else self.x.select(index)
-        chosen = None if features is None else features[index]
-        return Part(rows, self.y[index], chosen, self.prepare)
+        part = Part(
+            rows, self.y[index], None if features is None else features[index], self.prepare
+        )
+        part.not_covered = self.not_covered
+        return part
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,9 @@ class Splits:
     groups: tuple[str, ...] = ()
     constants: tuple[Constant, ...] = ()
     features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.train.not_covered = self.not_covered
 
     @property
     def not_covered(self) -> tuple[str, ...]:

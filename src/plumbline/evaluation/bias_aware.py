@@ -68,14 +68,18 @@ class BamExact(Evaluation):
 
     def gradients(self, chunk: Chunk) -> PerSampleGradients:
         own = chunk.capture()
-        products = chunk.hvp(own.materialise())
         scale = _inverse(own.norms()) * radius_at(self.radius, chunk.step)
+        products = chunk.hvp(own.materialise())  # after the norms: cancelled sums are exact then
         return combine([own, products], [1.0, scale])
 
 
 def radius_at(radius: Radius, step: int) -> float:
     """The radius of a step."""
-    return float(radius(step)) if callable(radius) else float(radius)
+    if not callable(radius):
+        return float(radius)
+    value = float(radius(step))
+    check_not_negative(f"the radius of step {step}", value)
+    return value
 
 
 def _inverse(norms: Tensor) -> Tensor:

@@ -92,6 +92,7 @@ class RecordMomentum(Evaluation):
         yield from ()
 
     def change(self, chunk: Chunk, gradients: PerSampleGradients) -> PerSampleGradients:
+        gradients.norms()  # sums that cancel are computed again, exactly
         now = gradients.materialise()
         ids = chunk.unit_ids
         if self._momenta:

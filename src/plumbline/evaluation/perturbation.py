@@ -25,4 +25,5 @@ class PreClipNoise(Evaluation):
         check_not_negative("scale", self.scale)
 
     def change(self, chunk: Chunk, gradients: PerSampleGradients) -> PerSampleGradients:
+        gradients.norms()  # sums that cancel are computed again, exactly
         return jitter(gradients, self.scale, chunk.draws("pre-clipping", of="units").seeds())

@@ -42,6 +42,11 @@ class BatchClipping(Evaluation):
         check_count("companions", self.companions)
         if not isinstance(self.public, Tensor) or len(self.public) < 1:
             raise ValueError("public must be a tensor with at least one public input, [P, ...].")
+        if self.public.is_floating_point() and not bool(torch.isfinite(self.public).all()):
+            raise ValueError(
+                "public has numbers that are not finite, which would spoil every record's batch "
+                "statistics. Give finite public inputs."
+            )
 
     @property
     def passes(self) -> int:

@@ -100,10 +100,12 @@ def with_inputs(data: Any, where: Field, change: Callable[[Tensor], Tensor]) -> 
                 "are: inputs=<name>."
             )
         return {**data, where: change(data[where])}
-    if isinstance(data, tuple | list) and isinstance(where, int) and where < len(data):
+    places = range(-len(data), len(data)) if isinstance(data, tuple | list) else ()
+    if isinstance(where, int) and where in places:
         parts = list(data)
         parts[where] = change(parts[where])
-        return type(data)(parts)
+        # A named tuple takes its fields one by one.
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
     raise ValueError(
         f"The inputs are said to be at {where!r} of a batch of type {type(data).__name__}; they "
         "must be at a place of a tuple, or in a field of a mapping. Say where: inputs=..."

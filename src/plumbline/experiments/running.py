@@ -8,6 +8,7 @@ that is finished is not repeated. The result is written last, in one piece.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import inspect
 import json
 import os
@@ -22,7 +23,6 @@ import numpy as np
 import torch
 from torch import nn
 
-import plumbline
 from plumbline import data, models
 from plumbline.data import Part, Splits
 from plumbline.data.base import LOADERS
@@ -188,11 +188,8 @@ def _started(spec: RunSpec, splits: Splits, folder: Path, ledger: Ledger) -> Pri
     }
     made = optimizer.build(model)
     if (folder / CHECKPOINT).is_file():
-        private = resume(folder / CHECKPOINT, model, made, splits.train, **settings)
-    else:
-        private = make_private(model, made, splits.train, **settings)
-    private.not_covered = (*private.not_covered, *splits.not_covered)
-    return private
+        return resume(folder / CHECKPOINT, model, made, splits.train, **settings)
+    return make_private(model, made, splits.train, **settings)
 
 
 def _budget(spec: RunSpec, unbounded: bool, records: int) -> Any:
@@ -299,7 +296,7 @@ def _finite(value: float) -> float | str:
 
 def _versions() -> dict[str, str]:
     return {
-        "plumbline": plumbline.__version__,
+        "plumbline": importlib.metadata.version("plumbline"),
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),

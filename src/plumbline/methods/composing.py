@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from plumbline.clipping import Clipping
@@ -46,6 +47,11 @@ def compose(
         raise TypeError(
             f"clipping is {clipping!r}, which is not a clipping. Give an instance of a class in "
             "plumbline.clipping, such as Flat(1.0)."
+        )
+    if noisy and math.isinf(clipping.sensitivity):
+        raise ValueError(
+            f"{type(clipping).__name__} does not bound what a record can do, so that no noise covers "
+            "it. Take another clipping, or noisy=False for a baseline without a guarantee."
         )
     _refuse_two_answers(rules)
     _refuse_pooled(rules, clipping)

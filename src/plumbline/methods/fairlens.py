@@ -163,6 +163,7 @@ class _Means:
         bent = batch.zeros()
         sums = [batch.zeros(), batch.zeros()]
         for chunk in batch.chunks(_LIMIT):
+            _refuse_undeclared(chunk, groups)
             own = chunk.capture()
             factors = flat_factors(own.norms(), clip)
             _add(bent, own.sum(factors - 1))
@@ -190,7 +191,23 @@ def _groups(chunk: Chunk) -> Tensor:
         raise ValueError(
             "FairLens needs the group of each record: give sensitive_features to make_private."
         )
+    if chunk.units != chunk.records:
+        raise ValueError(
+            "FairLens is defined for single records, each in a group of its own, not for users "
+            "with several. Leave user_ids out, or use another method."
+        )
     return chunk.groups
+
+
+def _refuse_undeclared(chunk: Chunk, groups: tuple[int, int]) -> None:
+    own = _groups(chunk)
+    other = own[(own != groups[0]) & (own != groups[1])]
+    if len(other):
+        raise ValueError(
+            f"sensitive_features has the value {int(other[0])}, which is not one of the two groups "
+            f"{list(groups)} of FairLens. Give records of these two, or declare others: "
+            "groups=(...)."
+        )
 
 
 def _chances(outputs: Any) -> Tensor:

@@ -114,8 +114,7 @@ class Method:
 
     def _at_weights(self, batch: Batch) -> Records:
         """The batch's records with their gradients taken at the weights as they are."""
-        rules = tuple(rule for rule in self.evaluation if rule.slot != "weights")
-        return Records(batch, rules, self.noisy)
+        return Records(batch, self.evaluation, self.noisy, Plain())
 
     def _bucketed(self, batch: Batch) -> Batch:
         buckets = self.clipping.buckets(batch.expected_size)
@@ -173,13 +172,21 @@ class Records:
     """A batch's units through the rules of evaluation, chunk by chunk.
 
     Iterating takes the gradients; a batch of a single chunk keeps them, so that iterating again
-    (DPSGD-F counts first and scales then) costs nothing.
+    (DPSGD-F counts first and scales then) costs nothing. With ``weights``, gradients are taken
+    where it says; the chunks, and so the dropout masks, are those of the rules all the same.
     """
 
-    def __init__(self, batch: Batch, rules: Sequence[Evaluation], noisy: bool) -> None:
+    def __init__(
+        self,
+        batch: Batch,
+        rules: Sequence[Evaluation],
+        noisy: bool,
+        weights: Evaluation | None = None,
+    ) -> None:
+        own = next((rule for rule in rules if rule.slot == "weights"), Plain())
         self._batch = batch
         self._rules = rules
-        self._weights = next((rule for rule in rules if rule.slot == "weights"), Plain())
+        self._weights = own if weights is None else weights
         self._only: Part | None = None
         self._norms: list[Tensor] | None = None
         self._groups: list[Tensor] = []

@@ -250,11 +250,13 @@ class PrivateChunk:
 
     def _run(self, rows: Rows | None) -> _Run:
         loss, model = self._owner.loss, self._owner.model
-        bucket = self._unit if self._together else None
+        device = next(iter(self._owner.parameters().values())).device
+        own = None if self._unit is None else self._unit.to(device)
         if rows is None:
-            return _Run(loss, model, self.data, self.records, self._unit, bucket)
-        record = rows.record
-        unit = record if self._unit is None else self._unit[record]
+            bucket = own if self._together else None
+            return _Run(loss, model, self.data, self.records, own, bucket)
+        record = rows.record.to(device)
+        unit = record if own is None else own[record]
         together = record if rows.together else unit if self._together else None
         return _Run(loss, model, rows.data, len(record), unit, together, rows.weights)
 
@@ -291,4 +293,4 @@ class _Run:
         """BatchNorm over the rows that belong together, where that is asked for."""
         if self.together is None:
             return nullcontext()
-        return grouped_batch_norm(model, self.together.to(next(model.parameters()).device))
+        return grouped_batch_norm(model, self.together)

@@ -53,8 +53,8 @@ def make_private(
     Args:
         model: The model; it is not wrapped, renamed or replaced.
         optimizer: Any torch optimizer of its parameters (LBFGS and SparseAdam are refused).
-        dataset: Tensors with one row per record, a map-style data set, or a Hugging Face data set
-            in torch format.
+        dataset: Tensors with one row per record, a map-style data set, a part of one of
+            ``plumbline.data``'s, or a Hugging Face data set in torch format.
         loss: One loss per record: of (output, target), or of (model, batch) when marked with
             ``batch_loss``.
         method: From ``plumbline.methods``.

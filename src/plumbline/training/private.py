@@ -97,7 +97,9 @@ class Private:
         self.steps_done = steps_done
         self.stop = stop
         self.warnings = tuple(warnings)
-        self.not_covered: tuple[str, ...] = () if public is None else (public.not_covered,)
+        self.not_covered = setup.not_covered
+        if public is not None:
+            self.not_covered += (public.not_covered,)
         self.released: dict[str, Tensor] | None = None
         self._public = public
         self._records = setup.records

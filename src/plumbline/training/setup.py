@@ -86,6 +86,7 @@ class Setup:
     ledger: Ledger | None
     user_ids: Sequence[Any] | Tensor | None
     public: PublicData | None = None
+    not_covered: tuple[str, ...] = ()
     averaging: float | None = None
     before: tuple[StepRelease, ...] = ()
 
@@ -154,6 +155,7 @@ class Setup:
             ledger=ledger,
             user_ids=user_ids,
             public=public,
+            not_covered=tuple(getattr(dataset, "not_covered", ())),
             averaging=averaging,
             before=tuple(before),
         )
