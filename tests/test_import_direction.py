@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "experiments": CORE | {"data", "models", "fairness", "diagnostics"},
     "report": CORE | {"data", "models", "fairness", "diagnostics", "experiments"},
     "cli": CORE | {"data", "models", "fairness", "diagnostics", "experiments", "report"},
+    "__main__": {"cli"},
     # the public names
     "__init__": CORE,
 }

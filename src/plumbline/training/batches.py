@@ -20,6 +20,7 @@ from plumbline.gradients import (
     grouped_batch_norm,
     hvp,
 )
+from plumbline.gradients.random_state import RandomState
 from plumbline.mechanism.calibration import Plan
 from plumbline.sampling import chunks
 from plumbline.training.losses import BatchLoss
@@ -60,7 +61,7 @@ class PrivateBatch:
     _owner: Owner = field(repr=False)
     _unit: Tensor | None = field(default=None, repr=False)  # of each record, [R], ascending
     _together: bool = field(default=False, repr=False)
-    _states: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False)
+    _states: dict[tuple[int, int], RandomState] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -127,16 +128,16 @@ class PrivateBatch:
     @contextmanager
     def same_random_numbers(self, place: tuple[int, int]) -> Iterator[None]:
         """Gives a chunk the random numbers (dropout masks) of its first pass in all passes."""
-        now = torch.get_rng_state()
+        now = RandomState(self._owner.parameters().values())
         first = self._states.setdefault(place, now)
         if first is now:
             yield
             return
-        torch.set_rng_state(first)
+        first.restore()
         try:
             yield
         finally:
-            torch.set_rng_state(now)
+            now.restore()
 
 
 class PrivateChunk:

@@ -1,0 +1,5 @@
+"""``python -m plumbline``: the command line."""
+
+from plumbline.cli import main
+
+main()
