@@ -14,6 +14,7 @@ from plumbline.gradients import (
     UnsupportedModelError,
     capture,
 )
+from tests.gradients.devices import seeded
 from tests.gradients.harness import record_losses
 
 
@@ -25,13 +26,14 @@ def model(request: pytest.FixtureRequest) -> nn.Module:
     return net
 
 
-INPUTS = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-LABELS = torch.tensor([0, 1, 1, 0, 1])
+def inputs() -> Tensor:
+    return torch.randn(5, 4, generator=seeded(0))
 
 
 def test_a_scalar_loss(model: nn.Module) -> None:
+    labels = torch.tensor([0, 1, 1, 0, 1])
     with pytest.raises(LossError, match=r'one loss per record.*shape \(\).*reduction="none"'):
-        capture(model, lambda: F.cross_entropy(model(INPUTS), LABELS))
+        capture(model, lambda: F.cross_entropy(model(inputs()), labels))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,7 @@ def test_a_scalar_loss(model: nn.Module) -> None:
 )
 def test_a_loss_of_the_wrong_length(model: nn.Module, losses: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(LossError, match=r"\d+ losses for a batch of 5.*one loss per record"):
-        capture(model, lambda: losses(model(INPUTS)), records=5)
+        capture(model, lambda: losses(model(inputs())), records=5)
 
 
 @pytest.mark.parametrize(
@@ -57,12 +59,12 @@ def test_a_loss_of_the_wrong_length_when_nobody_gave_the_number_of_records(
     model: nn.Module, losses: Callable[[Tensor], Tensor]
 ) -> None:
     with pytest.raises(CaptureError, match=r"losses for a batch of 5 records"):
-        capture(model, lambda: losses(model(INPUTS)))
+        capture(model, lambda: losses(model(inputs())))
 
 
 def test_a_loss_per_record_with_a_second_dimension(model: nn.Module) -> None:
     with pytest.raises(LossError, match=r"one loss per record.*\(5, 1\).*to one number"):
-        capture(model, lambda: model(INPUTS).sum(1, keepdim=True))
+        capture(model, lambda: model(inputs()).sum(1, keepdim=True))
 
 
 def test_a_loss_per_token() -> None:
@@ -77,7 +79,7 @@ def test_a_loss_per_token() -> None:
 @pytest.mark.parametrize("value", [None, 0.5, [1.0, 2.0], "loss"])
 def test_no_tensor_at_all(model: nn.Module, value: object) -> None:
     def losses() -> Tensor:
-        model(INPUTS)
+        model(inputs())
         return value  # type: ignore[return-value]
 
     with pytest.raises(LossError, match=rf"tensor of shape \[B\], got {type(value).__name__}"):
@@ -86,25 +88,26 @@ def test_no_tensor_at_all(model: nn.Module, value: object) -> None:
 
 def test_losses_that_do_not_depend_on_the_model(model: nn.Module) -> None:
     with pytest.raises(LossError, match=r"do not depend on any trainable parameter.*detached"):
-        capture(model, lambda: INPUTS.sum(1))
+        capture(model, lambda: inputs().sum(1))
 
 
 @pytest.mark.parametrize("how", ["no_grad", "detach"])
 def test_losses_that_are_cut_off(model: nn.Module, how: str) -> None:
     def losses() -> Tensor:
         if how == "detach":
-            return record_losses(model(INPUTS).detach())
+            return record_losses(model(inputs()).detach())
         with torch.no_grad():
-            return record_losses(model(INPUTS))
+            return record_losses(model(inputs()))
 
     with pytest.raises(LossError, match="no_grad, or its output detached"):
         capture(model, losses)
 
 
 @pytest.mark.parametrize(
-    "net", [nn.Linear(4, 2).requires_grad_(False), nn.Tanh()], ids=["frozen", "none"]
+    "build", [lambda: nn.Linear(4, 2).requires_grad_(False), nn.Tanh], ids=["frozen", "none"]
 )
-def test_no_trainable_parameter(net: nn.Module) -> None:
+def test_no_trainable_parameter(build: Callable[[], nn.Module]) -> None:
+    net = build()
     with pytest.raises(UnsupportedModelError, match=r"no trainable parameter.*Unfreeze"):
         capture(net, lambda: pytest.fail("it ran"))
 
@@ -153,7 +156,7 @@ class IgnoresItsInput(nn.Module):
 def test_a_module_that_ignores_its_records() -> None:
     net = IgnoresItsInput()
     with pytest.raises(LossError, match=r"'answer' but on no record.*ignores its input"):
-        capture(net, lambda: net(INPUTS[:3]))
+        capture(net, lambda: net(inputs()[:3]))
 
 
 def test_a_layer_that_averages_the_batch_first() -> None:
@@ -167,28 +170,31 @@ def test_a_layer_that_averages_the_batch_first() -> None:
 
     net = Averages()
     with pytest.raises(CaptureError, match=r"'linear\.weight'|on no record"):
-        capture(net, lambda: net(INPUTS))
+        capture(net, lambda: net(inputs()))
 
 
 def test_a_perturbation_by_another_number_of_records(model: nn.Module) -> None:
-    gradients = capture(model, lambda: record_losses(model(INPUTS)))
+    gradients = capture(model, lambda: record_losses(model(inputs())))
     with pytest.raises(CaptureError, match="5 losses for a batch of 3 records"):
         capture(
             model,
-            lambda: record_losses(model(INPUTS)),
+            lambda: record_losses(model(inputs())),
             at=Perturbation(gradients.select(torch.arange(3)), 0.1),
         )
 
 
-@pytest.mark.parametrize("scale", [torch.ones(4), torch.ones(5, 1), torch.ones(2, 5)])
-def test_a_scale_that_is_not_one_number_per_record(model: nn.Module, scale: Tensor) -> None:
-    gradients = capture(model, lambda: record_losses(model(INPUTS)))
+@pytest.mark.parametrize("shape", [(4,), (5, 1), (2, 5)])
+def test_a_scale_that_is_not_one_number_per_record(
+    model: nn.Module, shape: tuple[int, ...]
+) -> None:
+    scale = torch.ones(shape)
+    gradients = capture(model, lambda: record_losses(model(inputs())))
     with pytest.raises(CaptureError, match=r"scale.*one.*per record.*5"):
-        capture(model, lambda: record_losses(model(INPUTS)), at=Perturbation(gradients, scale))
+        capture(model, lambda: record_losses(model(inputs())), at=Perturbation(gradients, scale))
 
 
 def test_a_perturbation_by_another_models_gradients(model: nn.Module) -> None:
     other = nn.Linear(4, 2)
-    gradients = capture(other, lambda: record_losses(other(INPUTS)))
+    gradients = capture(other, lambda: record_losses(other(inputs())))
     with pytest.raises(CaptureError, match=r"'weight'.*not a trainable parameter"):
-        capture(model, lambda: record_losses(model(INPUTS)), at=Perturbation(gradients, 0.1))
+        capture(model, lambda: record_losses(model(inputs())), at=Perturbation(gradients, 0.1))

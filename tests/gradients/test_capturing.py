@@ -269,6 +269,14 @@ class TestBatches:
         for records in (3, 5, 1, 4):
             assert_matches_loop(model, torch.randn(records, 4))
 
+    @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
+    @pytest.mark.parametrize("records", [2, 9, 20, 38])
+    def test_records_that_are_all_alike(self, records: int, autocast: bool) -> None:
+        # The check's weights are of both signs, with which equal gradients nearly cancel.
+        model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+        inputs = torch.randn(1, 8).expand(records, 8).clone()
+        assert_matches_loop(model, inputs, dtype=torch.float32, autocast=autocast)
+
     def test_the_losses_are_kept(self) -> None:
         model, inputs = _mlp(), torch.randn(5, 4).double()
         found = capture(model, lambda: record_losses(model(inputs)))

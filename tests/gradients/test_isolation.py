@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from plumbline.gradients import capture
 from plumbline.gradients.errors import CaptureError, RecordsMixError
 from plumbline.gradients.isolation import check_isolation
+from tests.gradients.devices import seeded
 
+Build = Callable[[], nn.Module]
 Losses = Callable[[Any], Tensor]
 
 
 def images(records: int = 6) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    x = torch.randn(records, 3, 8, 8, generator=generator)
+    x = torch.randn(records, 3, 8, 8, generator=seeded(3))
     return x, torch.arange(records) % 2
 
 
@@ -61,46 +62,52 @@ class CentredInside(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "message"),
+    ("build", "message"),
     [
         pytest.param(
-            network(nn.BatchNorm2d(4)), r"'running_mean' of the module '1' \(BatchNorm2d\)", id="bn"
+            lambda: network(nn.BatchNorm2d(4)),
+            r"'running_mean' of the module '1' \(BatchNorm2d\)",
+            id="bn",
         ),
         pytest.param(
-            network(nn.BatchNorm2d(4, affine=False)), r"'1' \(BatchNorm2d\)", id="bn-without-affine"
+            lambda: network(nn.BatchNorm2d(4, affine=False)),
+            r"'1' \(BatchNorm2d\)",
+            id="bn-without-affine",
         ),
         pytest.param(
-            network(nn.BatchNorm2d(4).requires_grad_(False)), r"'1' \(BatchNorm2d\)", id="bn-frozen"
+            lambda: network(nn.BatchNorm2d(4).requires_grad_(False)),
+            r"'1' \(BatchNorm2d\)",
+            id="bn-frozen",
         ),
         pytest.param(
-            network(nn.BatchNorm2d(4, track_running_stats=False)),
+            lambda: network(nn.BatchNorm2d(4, track_running_stats=False)),
             r"first mix in the module '1' \(BatchNorm2d\)",
             id="bn-without-running-statistics",
         ),
         pytest.param(
-            network(nn.BatchNorm2d(4, affine=False, track_running_stats=False)),
+            lambda: network(nn.BatchNorm2d(4, affine=False, track_running_stats=False)),
             r"first mix in the module '1' \(BatchNorm2d\)",
             id="bn-without-anything",
         ),
         pytest.param(
-            network(nn.InstanceNorm2d(4, track_running_stats=True)),
+            lambda: network(nn.InstanceNorm2d(4, track_running_stats=True)),
             r"'running_mean' of the module '1' \(InstanceNorm2d\)",
             id="instance-norm-with-running-statistics",
         ),
         pytest.param(
-            Centred(),
+            Centred,
             r"the code of the model itself \(Centred\), before its module 'head.0'",
             id="minus-the-mean",
         ),
         pytest.param(
-            CentredInside(),
+            CentredInside,
             r"the code of the module 'body' \(Centred\), before its module 'body.head.0'",
             id="minus-the-mean-inside",
         ),
     ],
 )
-def test_a_model_that_mixes_records_is_refused_by_name(model: nn.Module, message: str) -> None:
-    model = ready(model)
+def test_a_model_that_mixes_records_is_refused_by_name(build: Build, message: str) -> None:
+    model = ready(build())
     with pytest.raises(RecordsMixError, match=message) as caught:
         check_isolation(model, cross_entropy(model), images())
     assert "suggest_fixes" in str(caught.value)
@@ -171,23 +178,25 @@ class Transformer(nn.Module):
 
 
 def tokens(records: int = 6) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(5)
-    return torch.randint(20, (records, 7), generator=generator), torch.arange(records) % 2
+    return torch.randint(20, (records, 7), generator=seeded(5)), torch.arange(records) % 2
 
 
 @pytest.mark.parametrize(
-    ("model", "batch"),
+    ("build", "given"),
     [
-        pytest.param(network(nn.Dropout(0.5)), images(), id="dropout"),
-        pytest.param(network(nn.GroupNorm(2, 4)), images(), id="group-norm"),
-        pytest.param(network(nn.LayerNorm([4, 6, 6])), images(), id="layer-norm"),
-        pytest.param(network(nn.InstanceNorm2d(4)), images(), id="instance-norm"),
-        pytest.param(network(nn.BatchNorm2d(4).eval()), images(), id="bn-in-evaluation"),
-        pytest.param(Transformer(), tokens(), id="transformer"),
-        pytest.param(network(nn.GroupNorm(2, 4)), images(1), id="one-record"),
+        pytest.param(lambda: network(nn.Dropout(0.5)), images, id="dropout"),
+        pytest.param(lambda: network(nn.GroupNorm(2, 4)), images, id="group-norm"),
+        pytest.param(lambda: network(nn.LayerNorm([4, 6, 6])), images, id="layer-norm"),
+        pytest.param(lambda: network(nn.InstanceNorm2d(4)), images, id="instance-norm"),
+        pytest.param(lambda: network(nn.BatchNorm2d(4).eval()), images, id="bn-in-evaluation"),
+        pytest.param(Transformer, tokens, id="transformer"),
+        pytest.param(lambda: network(nn.GroupNorm(2, 4)), lambda: images(1), id="one-record"),
     ],
 )
-def test_a_model_that_keeps_records_apart_passes(model: nn.Module, batch: Any) -> None:
+def test_a_model_that_keeps_records_apart_passes(
+    build: Build, given: Callable[[], tuple[Tensor, Tensor]]
+) -> None:
+    model, batch = build(), given()
     modes = [module.training for module in model.modules()]
     with torch.no_grad():
         model.eval()(batch[0])
@@ -232,18 +241,29 @@ def test_a_batch_without_tensors_is_refused() -> None:
         check_isolation(flat_model(), lambda batch: torch.zeros(2), object())
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d(4), nn.GroupNorm(2, 4)], ids=["bn", "gn"])
-def test_the_check_leaves_no_trace(norm: nn.Module) -> None:
+def next_numbers() -> Tensor:
+    """What the device's generator draws next, as long as nobody else draws."""
+    torch.manual_seed(1)
+    numbers = torch.rand(3)
+    torch.manual_seed(1)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    "build", [lambda: nn.BatchNorm2d(4), lambda: nn.GroupNorm(2, 4)], ids=["bn", "gn"]
+)
+def test_the_check_leaves_no_trace(build: Build) -> None:
+    norm = build()
     model = ready(network(norm, nn.Dropout(0.5)))
     batch = images()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     data = [leaf.clone() for leaf in batch]
-    random = torch.get_rng_state()
+    expected = next_numbers()
     try:
         check_isolation(model, cross_entropy(model), batch)
     except RecordsMixError:
         assert isinstance(norm, nn.BatchNorm2d)
-    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(torch.rand(3), expected)
     for name, value in model.state_dict().items():
         assert torch.equal(value, state[name]), name
     for leaf, before in zip(batch, data, strict=True):
@@ -256,10 +276,10 @@ def test_the_check_leaves_no_trace(norm: nn.Module) -> None:
 
 def test_hooks_and_random_state_are_put_back_when_the_model_fails() -> None:
     model = flat_model()
-    random = torch.get_rng_state()
+    expected = next_numbers()
     with pytest.raises(RuntimeError, match="mat1"):
         check_isolation(model, lambda b: torch.rand(4) + model(b)[:, 0], torch.ones(4, 3))
-    assert torch.equal(torch.get_rng_state(), random)
+    assert torch.equal(torch.rand(3), expected)
     assert not any(module._forward_hooks for module in model.modules())
 
 

@@ -39,7 +39,8 @@ def captured(kind: str, records: int = 5) -> tuple[PerSampleGradients, Gradients
 
 
 def seeds_of(records: int) -> Tensor:
-    return torch.randint(2**62, (records,), generator=torch.Generator().manual_seed(9))
+    generator = torch.Generator("cpu").manual_seed(9)
+    return torch.randint(2**62, (records,), generator=generator, device="cpu")
 
 
 def zeta(gradients: PerSampleGradients, seeds: Tensor) -> Gradients:

@@ -26,6 +26,7 @@ from plumbline.gradients.errors import (
 )
 from plumbline.gradients.history import EmptyBatch, History, history_of
 from plumbline.gradients.per_sample import PerSampleGradients
+from plumbline.gradients.random_state import RandomState
 from plumbline.gradients.readings import Readings
 from plumbline.gradients.substitution import substituted
 from plumbline.gradients.tape import Offset, Tape, Weight
@@ -100,7 +101,8 @@ def capture(
     keep_freed_memory()
     anatomy = anatomy_of(model)
     _refuse_misfit(at, anatomy.parameters)
-    task = _Task(model, anatomy, losses, at, history_of(model), torch.get_rng_state(), together)
+    start = RandomState(anatomy.parameters.values())
+    task = _Task(model, anatomy, losses, at, history_of(model), start, together)
     if isinstance(at, Perturbation) and records is None:
         records = at.rows
     run = _run(task, records, task.history.unconfirmed(anatomy))
@@ -119,7 +121,7 @@ class _Task:
     losses: Callable[[], Tensor]
     at: At
     history: History
-    start: Tensor
+    start: RandomState
     together: Tensor | None
 
 
@@ -137,10 +139,10 @@ def _run(task: _Task, records: int | None, checked: bool) -> _Run:
         raise  # whatever the number of records; and the module must not run again and be changed
     except (RuntimeError, ValueError, IndexError) as error:
         # Perhaps only the number of records was misread: what does the model itself say?
-        torch.set_rng_state(task.start)
+        task.start.restore()
         with torch.no_grad():
             count = examined(task.losses(), records)
-        torch.set_rng_state(task.start)
+        task.start.restore()
         if count != tape.expected:
             if tape.expected is None and isinstance(error, LossError):
                 raise
@@ -151,7 +153,7 @@ def _run(task: _Task, records: int | None, checked: bool) -> _Run:
             return run
         return _otherwise(task, tape, None, error)
     if tape.unsure and not checked:
-        torch.set_rng_state(task.start)
+        task.start.restore()
         return _run(task, run.records, True)
     if run.wrong is not None:
         return _otherwise(task, tape, run.wrong.parameter, EscapedParameterError(run.wrong.message))
@@ -162,7 +164,7 @@ def _otherwise(task: _Task, tape: Tape, parameter: str | None, error: Exception)
     """The first run with other layouts that agrees with autograd; raises ``error`` if none does."""
     readings = Readings()
     while (reading := readings.after(tape.choices, parameter)) is not None:
-        torch.set_rng_state(task.start)
+        task.start.restore()
         tape = Tape(tape.expected, task.history.memory, checked=True, readings=reading)
         try:
             run = _Run(task, tape)

@@ -22,6 +22,7 @@ from plumbline.gradients.anatomy import anatomy_of
 from plumbline.gradients.capturing import examined
 from plumbline.gradients.history import history_of
 from plumbline.gradients.per_sample import PerSampleGradients
+from plumbline.gradients.random_state import RandomState
 from plumbline.gradients.substitution import substituted
 from plumbline.gradients.tape import Tape, Weight
 from plumbline.gradients.terms import Dense
@@ -57,11 +58,11 @@ def hvp(
         vectors = vectors.materialise()
     if mode != "auto":
         return _products(model, losses, vectors, records, forward=mode == "forward")
-    start = torch.get_rng_state()
+    start = RandomState(model.parameters())
     try:
         return _products(model, losses, vectors, records, forward=True)
     except (NotImplementedError, RuntimeError):
-        torch.set_rng_state(start)
+        start.restore()
         return _products(model, losses, vectors, records, forward=False)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from plumbline.gradients.errors import CaptureError, RecordsMixError
+from plumbline.gradients.random_state import RandomState
 
 _SOME = 4
 _MOVED = 1e-5
@@ -87,11 +88,11 @@ def _run(
                 lambda _module, _args, output, name=name: leave(name, output)
             )
         )
-    state = torch.get_rng_state()
+    state = RandomState(model.parameters())
     try:
         values = losses(batch).detach().clone()
     finally:
-        torch.set_rng_state(state)
+        state.restore()
         for handle in handles:
             handle.remove()
     return values, calls
@@ -147,12 +148,12 @@ def _few(batch: Any) -> Any:
             "function) give tensors in a tuple, a list or a dict."
         )
     rows = len(leaves[0])
-    differs = torch.zeros(rows, dtype=torch.bool)
+    differs = torch.zeros(rows, dtype=torch.bool, device="cpu")
     for leaf in leaves:
         if len(leaf) == rows:
             differs |= (leaf != leaf[:1]).reshape(rows, -1).any(1).cpu()
     other = int(differs.nonzero()[0]) if differs.any() else 0
-    index = torch.tensor([*range(min(rows, _SOME - 1)), other])
+    index = torch.tensor([*range(min(rows, _SOME - 1)), other], device="cpu")
 
     def of(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor) or leaf.dim() == 0 or len(leaf) != rows:

@@ -370,7 +370,7 @@ class Tape:
         if output._is_view():
             output = output.clone()  # an in-place operation on a view would move the edge
         if not output.requires_grad:
-            anchor = torch.zeros((), requires_grad=True)
+            anchor = torch.zeros((), device=output.device, requires_grad=True)
             output = _Anchor.apply(output, anchor)  # type: ignore[no-untyped-call]
         if self._recording:
             node = output.grad_fn

@@ -8,7 +8,7 @@ weight_norm = nn.utils.parametrizations.weight_norm
 
 
 @PRECISIONS
-@pytest.mark.parametrize("shape", [(5, 4), (5, 7, 4), (4, 4, 4), (1, 3, 4)], ids=str)
+@pytest.mark.parametrize("shape", [(5, 4), (5, 7, 4)], ids=str)
 @pytest.mark.parametrize("dim", [0, 1, -1, None])
 def test_norms_along_any_dimension(
     dim: int | None, shape: tuple[int, ...], precision: Precision

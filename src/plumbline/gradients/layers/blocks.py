@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -172,10 +172,9 @@ def _blocks(
     known = tape.weights(tensor)
     if known is None or dim != 0 or sum(sizes) != tensor.shape[0]:
         return None  # per-record values (and mistakes, for torch to refuse): the general rule
-    stops = torch.tensor(sizes).cumsum(0).tolist()
     return tuple(
         Tracked.of(Block.of(known[0], stop - size, stop))
-        for size, stop in zip(sizes, stops, strict=True)
+        for size, stop in zip(sizes, accumulate(sizes), strict=True)
     )
 
 

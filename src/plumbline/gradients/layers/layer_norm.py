@@ -27,7 +27,7 @@ def layer_norm(
     """``F.layer_norm`` with each record's own scale and shift."""
     return _normalise(
         tape, input, len(normalized_shape), weight, bias,
-        plain=lambda: F.layer_norm(input, normalized_shape, None, None, eps),
+        plain=lambda rows: F.layer_norm(rows, normalized_shape, None, None, eps),
         fused=lambda scale, shift: F.layer_norm(input, normalized_shape, scale, shift, eps),
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ def rms_norm(
     """``F.rms_norm`` with each record's own scale."""
     return _normalise(
         tape, input, len(normalized_shape), weight, None,
-        plain=lambda: F.rms_norm(input, normalized_shape, None, eps),
+        plain=lambda rows: F.rms_norm(rows, normalized_shape, None, eps),
         fused=lambda scale, shift: F.rms_norm(input, normalized_shape, scale, eps),
     )  # fmt: skip
 
@@ -79,7 +79,7 @@ def _normalise(
     weight: Tensor | None,
     bias: Tensor | None,
     *,
-    plain: Callable[[], Tensor],
+    plain: Callable[[Tensor], Tensor],
     fused: Callable[[Tensor | None, Tensor | None], Tensor],
 ) -> Tensor | None:
     known = tape.weights(weight, bias)
@@ -88,7 +88,7 @@ def _normalise(
     if not shared or known is None or tape.weight(inputs) is not None:
         if tape.weight(inputs) is not None:
             return None
-        return scale_and_shift(tape, plain(), weight, bias, axis)
+        return scale_and_shift(tape, plain(inputs), weight, bias, axis)
     layout = tape.layout(inputs, known[0], leading=axis)
     if layout is None:
         return None
@@ -99,8 +99,9 @@ def _normalise(
         back = layout.to_records(gradient.flatten(axis))
         value = known[0].value
         if w is not None:
-            product = back * layout.to_records(plain().flatten(axis))
-            w.add(_summed(product, value))
+            # In the parameter's precision, as torch does: this runs outside the model's autocast.
+            normal = plain(inputs.to(value.dtype))
+            w.add(_summed(back * layout.to_records(normal.flatten(axis)), value))
         if b is not None:
             b.add(_summed(back, value))
 
