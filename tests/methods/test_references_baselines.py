@@ -160,6 +160,10 @@ def with_groups() -> dict[str, Any]:
     return {"sensitive_features": OF_RECORD}
 
 
+def with_one_group() -> dict[str, Any]:
+    return {"sensitive_features": [0] * RECORDS}
+
+
 named = pl.methods
 CASES = [
     Case(named.nonprivate(), Sgd),
@@ -171,7 +175,7 @@ CASES = [
     Case(named.fairlens(CLIP, weights=FairLens.weights), FairLens, "", with_groups),
     Case(named.fairlens(CLIP, weights=(0.6, 0.0)), FirstTermOnly, "R1 alone", with_groups),
     Case(named.fairlens(CLIP, weights=(0.0, 8.0)), SecondTermOnly, "R2 alone", with_groups),
-    Case(named.fairlens(CLIP, groups=(0, 5)), OtherGroupAbsent, "a group absent", with_groups),
+    Case(named.fairlens(CLIP), OtherGroupAbsent, "a group absent", with_one_group),
 ]
 
 
@@ -238,5 +242,7 @@ def test_fairlens_needs_two_groups() -> None:
     for groups in ((0,), (0, 1, 2), (1, 1)):
         with pytest.raises(ValueError, match="FairLens is defined for two groups"):
             named.fairlens(CLIP, groups)
+    with pytest.raises(ValueError, match=r"value 1, which is not one of the two groups \[0, 5\]"):
+        train(named.fairlens(CLIP, groups=(0, 5)), **with_groups())
     with pytest.raises(ValueError, match=r"a weight is -1\.0"):
         named.fairlens(CLIP, weights=(1.0, -1.0))
