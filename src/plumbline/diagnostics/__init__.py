@@ -6,15 +6,10 @@ Everything here reads raw gradients of private records and is not covered by eps
 from plumbline.diagnostics.ascent import (
     AscentDirections,
     ascent_directions,
+    mean_cosine,
     successive_cosines,
 )
-from plumbline.diagnostics.base import (
-    NOT_COVERED,
-    Number,
-    Sample,
-    Undefined,
-    plain,
-)
+from plumbline.diagnostics.base import NOT_COVERED, Sample
 from plumbline.diagnostics.bias import (
     Bias,
     BiasAtSize,
@@ -28,6 +23,7 @@ from plumbline.diagnostics.bias import (
 from plumbline.diagnostics.curvature import (
     Density,
     Hessian,
+    Operator,
     Spectrum,
     Trace,
     density,
@@ -42,6 +38,7 @@ from plumbline.diagnostics.excessive_risk import (
 )
 from plumbline.diagnostics.landscape import (
     Landscape,
+    filter_normalised,
     interpolation,
     landscape,
 )
@@ -59,6 +56,7 @@ from plumbline.diagnostics.sampling_noise import (
     NormalisedBound,
     SamplingNoise,
     clipped_bound,
+    deviations,
     normalised_bound,
     over_iterates,
     sampling_noise,
@@ -92,6 +90,7 @@ from plumbline.diagnostics.verdict import (
     explained_by_rate,
     verdict,
 )
+from plumbline.undefined import Number, Undefined, plain
 
 __all__ = [
     "MEASUREMENTS",
@@ -114,6 +113,7 @@ __all__ = [
     "NormalisedBound",
     "Norms",
     "Number",
+    "Operator",
     "PenaltyBound",
     "PerturbationBound",
     "Probe",
@@ -135,12 +135,15 @@ __all__ = [
     "convergence",
     "density",
     "descend_two_minima",
+    "deviations",
     "error_parts",
     "estimated_sharpness",
     "excessive_risk",
     "explained_by_rate",
+    "filter_normalised",
     "interpolation",
     "landscape",
+    "mean_cosine",
     "mixture_bound",
     "noise_bound",
     "normalised_bound",

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from plumbline.diagnostics.base import Number, Sample, Undefined, cosine, norm
+from plumbline.diagnostics.base import Sample, cosine, norm
+from plumbline.undefined import Number, Undefined
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,23 +19,11 @@ from torch import Tensor, nn
 from plumbline.clipping import Clipping
 from plumbline.draws import Draws
 from plumbline.gradients import PerSampleGradients, capture
+from plumbline.undefined import Number, Undefined
 
 NOT_COVERED = "computed from raw gradients of private records: not covered by epsilon"
 
 Vector = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Undefined:
-    """What a number is when it cannot be: the reason, in words."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return f"undefined: {self.reason}"
-
-
-Number = float | Undefined
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +87,8 @@ class Sample:
     @cached_property
     def mean(self) -> Vector:
         """The mean gradient, g."""
-        return scaled(self.gradients.sum(self.finite.to(self.norms)), 1 / max(1, self.used))
+        mean = scaled(self.gradients.sum(self.finite.to(self.norms)), 1 / max(1, self.used))
+        return self._settled(mean, self._length)
 
     @cached_property
     def along(self) -> Tensor:
@@ -118,7 +106,8 @@ class Sample:
         if self.buckets is not None:
             return self._clipped_buckets(self.buckets)
         total = self.clipping.clipped_sum(self.gradients, self.norms, self.finite, self.groups)
-        return scaled(total, 1 / self.clipping.normaliser(self.used))
+        mean = scaled(total, 1 / self.clipping.normaliser(self.used))
+        return self._settled(mean, min(self._length, self.clipping.sensitivity))
 
     @property
     def buckets(self) -> int | None:
@@ -145,6 +134,15 @@ class Sample:
         groups = None if self.groups is None else self.groups[index.to(self.groups.device)]
         chosen = self.gradients.select(index.to(self.gradients.losses.device))
         return dataclasses.replace(self, gradients=chosen, groups=groups, expected_size=None)
+
+    @property
+    def _length(self) -> float:
+        return float(self.norms.double().sum()) / max(1, self.used)
+
+    def _settled(self, mean: Vector, length: float) -> Vector:
+        """Zero where gradients of this mean length cancelled: rounding has no direction."""
+        left = norm(mean) > 4 * torch.finfo(self.gradients.dtype).eps * length
+        return mean if left else scaled(mean, 0.0)
 
     def _clipped_buckets(self, buckets: int) -> Vector:
         """Each record draws its bucket by itself, as in a run; the same one in every diagnosis."""
@@ -194,18 +192,3 @@ def ratio(numerator: float, denominator: float, reason: str) -> Number:
 def finite_or(value: float, reason: str) -> Number:
     """The value, or why it is no number."""
     return value if math.isfinite(value) else Undefined(reason)
-
-
-def plain(value: Any) -> Any:
-    """A result as JSON-able values: fields by name, undefined numbers as their reasons."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if isinstance(value, Undefined):
-            return str(value)
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Tensor):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    return value

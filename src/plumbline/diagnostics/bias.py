@@ -16,16 +16,8 @@ from dataclasses import dataclass
 
 import torch
 
-from plumbline.diagnostics.base import (
-    Number,
-    Sample,
-    Undefined,
-    added,
-    cosine,
-    dot,
-    norm,
-    ratio,
-)
+from plumbline.diagnostics.base import Sample, added, cosine, dot, norm, ratio
+from plumbline.undefined import Number, Undefined
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plumbline.diagnostics.base import Number, Sample, Undefined
+from plumbline.diagnostics.base import Sample
 from plumbline.diagnostics.curvature import Hessian, Trace
+from plumbline.undefined import Number, Undefined
 
 
 @dataclass(frozen=True)

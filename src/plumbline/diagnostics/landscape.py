@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from plumbline.diagnostics.base import Number, finite_or
+from plumbline.diagnostics.base import finite_or
+from plumbline.undefined import Number
 
 Loss = Callable[[], float]
 """Evaluates the model's mean loss, at the weights as they are."""

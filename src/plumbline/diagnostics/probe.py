@@ -21,11 +21,12 @@ from torch import Tensor, nn
 from plumbline.checks import check_count
 from plumbline.clipping import Clipping
 from plumbline.diagnostics.ascent import ascent_directions
-from plumbline.diagnostics.base import NOT_COVERED, Number, Sample, cosine, plain
+from plumbline.diagnostics.base import NOT_COVERED, Sample, cosine
 from plumbline.diagnostics.bias import bias, error_parts, penalty_bound
 from plumbline.diagnostics.norms import norms
 from plumbline.diagnostics.sampling_noise import sampling_noise
 from plumbline.diagnostics.symmetry import symmetry
+from plumbline.undefined import Number, plain
 
 
 class Method(Protocol):

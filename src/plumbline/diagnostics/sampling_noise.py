@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from plumbline.checks import check_count
-from plumbline.diagnostics.base import Number, Sample, Undefined, norm, scaled
+from plumbline.diagnostics.base import Sample, norm, scaled
 from plumbline.gradients import PerSampleGradients, combine
+from plumbline.undefined import Number, Undefined
 
 
 @dataclass(frozen=True)

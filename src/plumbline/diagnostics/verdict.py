@@ -21,9 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from plumbline.diagnostics.base import NOT_COVERED, Number, Undefined
+from plumbline.diagnostics.base import NOT_COVERED
 from plumbline.diagnostics.bias import Bias, ErrorParts
 from plumbline.diagnostics.norms import Norms
+from plumbline.undefined import Number, Undefined
 
 Cause = Literal["clipping direction", "clipping magnitude", "noise", "optimisation", "nothing"]
 

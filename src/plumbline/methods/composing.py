@@ -50,8 +50,8 @@ def compose(
         )
     if noisy and math.isinf(clipping.sensitivity):
         raise ValueError(
-            f"{type(clipping).__name__} does not bound what a record can do, so that no noise covers "
-            "it. Take another clipping, or noisy=False for a baseline without a guarantee."
+            f"{type(clipping).__name__} does not bound what a record can do: no noise covers it. "
+            "Take another clipping, or noisy=False for a baseline without a guarantee."
         )
     _refuse_two_answers(rules)
     _refuse_pooled(rules, clipping)

@@ -1,0 +1,38 @@
+"""Measured numbers that may not be there: the reason instead of NaN; results as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Undefined:
+    """What a number is when it cannot be: the reason, in words."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return f"undefined: {self.reason}"
+
+
+Number = float | Undefined
+
+
+def plain(value: Any) -> Any:
+    """A result as JSON-able values: fields by name, undefined numbers as their reasons.
+
+    A class whose answers are not all fields says itself what it is, in a method ``plain``.
+    """
+    if isinstance(value, Undefined):
+        return str(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if hasattr(value, "plain"):
+            return value.plain()
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return value.tolist() if hasattr(value, "tolist") else value
