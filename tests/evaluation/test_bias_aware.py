@@ -71,7 +71,9 @@ class BamWithMasks(Reference):
     masks: dict[int, Tensor]
 
 
-@pytest.mark.parametrize("most", [None, 3], ids=["whole", "chunks"])
+@pytest.mark.parametrize(
+    "most", [None, 7], ids=["whole", "chunks"]
+)  # a chunk of one is run twice over
 def test_both_passes_see_the_same_dropout_masks(most: int | None) -> None:
     model = dropping()
     layer = model[4]

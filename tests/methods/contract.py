@@ -1,9 +1,9 @@
 """The contract of every method: one record moves what is asked by at most what was declared.
 
-A data set of six adversarial records has 64 batches that Poisson sampling can draw. A method takes
-its step on every one of them, from the same state and with the same answers (answers are public:
-privacy is about what else differs). Then every two batches that differ by one record, added or
-replaced, are compared, question by question:
+A data set has six records, all adversarial, and another content for the last of them. A method
+takes its step on every batch that can be drawn of them (96), from the same state and with the same
+answers: answers are public, privacy is about what else differs. Then every two batches that differ
+by one record, added or replaced, are compared, question by question:
 
 - the questions are the same: their number, names, sensitivities and noise multipliers;
 - each value moves by at most the question's sensitivity (by twice that for a replaced record);
@@ -37,8 +37,11 @@ SLACK = 1e-5
 
 TOKENS, WIDTH = 6, 3
 RECORDS = 6
-DATASETS = 11
-BATCHES = list(itertools.product((False, True), repeat=RECORDS))
+CONTENTS = RECORDS + 1  # the last two are of the same record
+DATASETS = 7
+BATCHES = [
+    batch for batch in itertools.product((False, True), repeat=CONTENTS) if not all(batch[-2:])
+]
 WARM = 2
 """Steps before the one that is compared, so that what a method carries is not as at the start."""
 
@@ -68,16 +71,6 @@ class Network(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = nn.functional.leaky_relu(self.inner(x), 0.1)
         return self.outer(self.norm((hidden * self.signs).sum(1)))
-
-
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """Adversarial records: inputs ``[6, TOKENS, WIDTH]``, labels ``[6]`` and groups ``[6]``."""
-
-    x: Tensor
-    y: Tensor
-    groups: Tensor
-    kinds: tuple[str, ...]
 
 
 def cancelling(left: float, scale: float, draw: torch.Generator) -> Tensor:
@@ -110,38 +103,59 @@ COPIES = ("duplicate", "opposite", "negated")
 """Those made of another; the opposite has the other label: its gradient points the other way."""
 
 
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Inputs ``[CONTENTS, TOKENS, WIDTH]``, labels and groups ``[CONTENTS]``."""
+
+    x: Tensor
+    y: Tensor
+    groups: Tensor
+    kinds: list[str]
+
+    def those(self, batch: tuple[bool, ...]) -> list[str]:
+        """The kinds of a batch's records."""
+        return list(itertools.compress(self.kinds, batch))
+
+
 @lru_cache
-def datasets(count: int) -> tuple[Dataset, ...]:
-    """Data sets whose records are of all kinds in turn, shuffled."""
+def datasets(count: int) -> list[Dataset]:
+    """Data sets whose records are of all kinds in turn, shuffled; more are the same and others."""
     draw = torch.Generator().manual_seed(0)
-    kinds: list[str] = []
-    while len(kinds) < count * RECORDS:
-        kinds += [list(KINDS)[place] for place in torch.randperm(len(KINDS), generator=draw)]
-    return tuple(_dataset(kinds[n * RECORDS : (n + 1) * RECORDS], draw) for n in range(count))
+    shuffled = (list(KINDS)[place] for _ in itertools.count() for place in _shuffle(draw))
+    return [
+        _dataset(list(itertools.islice(shuffled, CONTENTS)), torch.Generator().manual_seed(number))
+        for number in range(count)
+    ]
+
+
+def _shuffle(draw: torch.Generator) -> list[int]:
+    places: list[int] = torch.randperm(len(KINDS), generator=draw).tolist()
+    return places
 
 
 def _dataset(kinds: list[str], draw: torch.Generator) -> Dataset:
-    x = torch.randn(RECORDS, TOKENS, WIDTH, generator=draw)
-    y, groups = (torch.randint(2, (RECORDS,), generator=draw) for _ in range(2))
+    x = torch.randn(CONTENTS, TOKENS, WIDTH, generator=draw)
+    y, groups = (torch.randint(2, (CONTENTS,), generator=draw) for _ in range(2))
     # Copies come last, when what they copy is there.
-    for place in sorted(range(RECORDS), key=lambda place: kinds[place] in COPIES):
+    for place in sorted(range(CONTENTS), key=lambda place: kinds[place] in COPIES):
         source = place
         if kinds[place] in COPIES:
-            source = int(torch.randint(RECORDS, (), generator=draw))
+            source = int(torch.randint(CONTENTS, (), generator=draw))
             y[place] = 1 - y[source] if kinds[place] == "opposite" else y[source]
         x[place] = KINDS[kinds[place]](x[source], draw)
-    return Dataset(x, y, groups, tuple(kinds))
+    return Dataset(x, y, groups, kinds)
 
 
 @dataclass
 class World:
-    """What a batch needs of its owner; the records' numbers are their places in the data set."""
+    """What a batch needs of its owner; ``other`` gives the last record its other content."""
 
     data: Dataset
     model: nn.Module
     sampling_rate: float = 0.1
     max_physical_batch: int | None = None
-    loss: Any = per_record(nn.CrossEntropyLoss(reduction="none"))
+    other: bool = False
+    loss = per_record(nn.CrossEntropyLoss(reduction="none"))
 
     @property
     def plan(self) -> Any:
@@ -151,65 +165,74 @@ class World:
 
     @property
     def sensitive_features(self) -> Tensor:
-        return self.data.groups
+        return self.data.groups[self.places]
+
+    @property
+    def places(self) -> Tensor:
+        """Where each record's content is, ``[RECORDS]``."""
+        return torch.tensor([*range(RECORDS - 1), RECORDS if self.other else RECORDS - 1])
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return dict(self.model.named_parameters())
 
     def fetch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        return self.data.x[indices], self.data.y[indices]
+        return self.data.x[self.places[indices]], self.data.y[self.places[indices]]
 
     def draws_key(self, step: int) -> str:
         return f"step {step}"
 
+    def weights(self) -> dict[str, Tensor]:
+        """The parameters and buffers as they are now."""
+        return {name: value.clone() for name, value in self.model.state_dict().items()}
+
+
+class Noisy:
+    """Noisy answers, some of them far off; kept in ``given``, to be given again."""
+
+    def __init__(self, draw: torch.Generator) -> None:
+        self._draw = draw
+        self.given: list[dict[str, Tensor]] = []
+
+    def __call__(self, place: int, value: dict[str, Tensor], std: float) -> dict[str, Tensor]:
+        if torch.rand((), generator=self._draw) < 0.25:
+            std *= 100
+        noisy = {
+            name: torch.nan_to_num(one) + std * torch.randn(one.shape, generator=self._draw)
+            for name, one in value.items()
+        }
+        self.given.append({name: one.clone() for name, one in noisy.items()})
+        return noisy
+
 
 @dataclass
 class Release:
-    """What a step asked, ``(name, sensitivity, sigma)`` and value, and what it left without noise."""
+    """What a step asked, ``(name, sensitivity, sigma)``, with what value, and what else it left."""
 
     asked: list[tuple[str, float, float]] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
-    left: list[Any] = field(default_factory=list)
+    left: dict[str, Any] = field(default_factory=dict)
 
 
-Answers = Callable[[int, dict[str, Tensor], float], dict[str, Tensor]]
-
-
-def step(world: World, method: Method, number: int, batch: Tensor, answers: Answers) -> Release:
-    """A step of a method on some of the records, with the given answers."""
+def step(
+    world: World, method: Method, number: int, batch: Tensor, answers: Callable[..., Any]
+) -> Release:
+    """A step of a method on some of the records, ``batch`` their numbers."""
     seen = Release()
-    # Who keeps something of every record counts them through; else records have their numbers.
+    # Who keeps something of every record counts them through: full batches have no gaps.
     units = torch.arange(len(batch)) if _keeps_records(method) else batch
     program = method.step(PrivateBatch(number, batch, units, world))
     try:
         query = next(program)
         while True:
-            value = {"value": query.value} if isinstance(query.value, Tensor) else query.value
+            own = query.value
+            value = {"value": own} if isinstance(own, Tensor) else dict(own)
             seen.asked.append((query.name, query.sensitivity, query.sigma))
-            seen.values.append(_flat(dict(value)))
+            seen.values.append(torch.cat([one.double().flatten() for one in value.values()]))
             std = query.sigma * query.sensitivity if query.sigma else 1.0
-            query = program.send(answers(len(seen.values) - 1, dict(value), std))
+            query = program.send(answers(len(seen.asked) - 1, value, std))
     except StopIteration as end:
-        seen.left = [end.value, method.state_dict(), world.parameters()]
+        seen.left = {"update": end.value, "state": method.state_dict(), "weights": world.weights()}
     return seen
-
-
-@dataclass
-class Noisy:
-    """Noisy answers, some of them far off; kept, to be given again."""
-
-    draw: torch.Generator
-    given: list[dict[str, Tensor]] = field(default_factory=list)
-
-    def __call__(self, place: int, value: dict[str, Tensor], std: float) -> dict[str, Tensor]:
-        if torch.rand((), generator=self.draw) < 0.25:
-            std *= 100
-        noisy = {
-            name: torch.nan_to_num(one) + std * torch.randn(one.shape, generator=self.draw)
-            for name, one in value.items()
-        }
-        self.given.append(noisy)
-        return {name: one.clone() for name, one in noisy.items()}
 
 
 @dataclass
@@ -229,17 +252,16 @@ def check(
     chunk: int | None = None,
     count: int = DATASETS,
 ) -> Checked:
-    """Checks the contract on every data set; raises ``Broken`` where it does not hold."""
+    """Checks the contract on ``count`` data sets; raises ``Broken`` where it does not hold."""
     checked = Checked()
+    declared = [(query.name, query.noise_multiplier) for query in make().queries(1.0)]
     for number, data in enumerate(datasets(count)):
         torch.manual_seed(number)
         world = World(data, Network(batch_norm), sampling_rate, chunk)
-        _confirm(world, make())
         # Gram norms are where sums cancel; the usual way has its turn too.
         with preferring("gram" if number % 2 == 0 else None):
-            method = make()
-            declared = [(query.name, query.noise_multiplier) for query in method.queries(1.0)]
-            for releases in _every_batch(world, method, number):
+            _confirm(world, make())
+            for releases in _every_batch(world, make(), number):
                 _compare(releases, declared, checked, data)
     return checked
 
@@ -257,32 +279,26 @@ def _confirm(world: World, method: Method) -> None:
 def _every_batch(world: World, method: Method, seed: int) -> Iterator[list[Release]]:
     """The releases of all batches, for each step that is compared."""
     draw = torch.Generator().manual_seed(seed)
+    # What is kept of records differs between data sets: they go all the way from the start.
+    first, last = (0, 1) if _keeps_records(method) else (WARM, WARM)
     starts, answers = [], []
-    everyone = torch.arange(RECORDS)
-    for number in range(WARM + 1):
-        starts.append((copy.deepcopy(method), _weights(world)))
+    for number in range(last + 1):
+        starts.append((copy.deepcopy(method), world.weights()))
         noisy = Noisy(draw)
-        update = step(world, method, number, everyone, noisy).left[0]
+        update = step(world, method, number, torch.arange(RECORDS), noisy).left["update"]
+        answers.append(noisy.given)
         with torch.no_grad():
             for name, parameter in world.parameters().items():
                 parameter -= 0.1 * update[name].clamp(-1, 1)
-        answers.append(noisy.given)
-    # What is kept of records differs between data sets: they go all the way from the start.
-    first = 0 if _keeps_records(method) else WARM
     seen: list[list[Release]] = [[] for _ in starts]
     for batch in BATCHES:
         method = copy.deepcopy(starts[first][0])
-        for number in range(first, WARM + 1):
-            _set_weights(world, starts[number][1])
-            again = answers[number]
-            release = step(
-                world,
-                method,
-                number,
-                torch.tensor(batch).nonzero()[:, 0],
-                lambda place, *_, again=again: {k: v.clone() for k, v in again[place].items()},
-            )
-            release.left[2] = _weights(world)
+        world.other = batch[-1]
+        numbers = torch.tensor(batch).nonzero()[:, 0].clamp(max=RECORDS - 1)
+        for number in range(first, last + 1):
+            _put(starts[number][1], world.model.state_dict())
+            again = [{name: one.clone() for name, one in a.items()} for a in answers[number]]
+            release = step(world, method, number, numbers, lambda place, *_, a=again: a[place])
             seen[number].append(release)
     yield from seen[first:]
 
@@ -291,46 +307,38 @@ def _every_batch(world: World, method: Method, seed: int) -> Iterator[list[Relea
 def _pairs() -> tuple[Tensor, Tensor]:
     """Batches, by number, that differ by one record: added, and replaced."""
     bits = torch.tensor(BATCHES, dtype=torch.long)
-    apart = (bits[:, None] != bits[None]).sum(2)
+    apart = (bits[:, None] != bits[None]).sum(2).triu(1)
     size = bits.sum(1)
-    order = torch.triu(torch.ones_like(apart), 1).bool()
-    added = (apart == 1) & order
-    replaced = (apart == 2) & (size[:, None] == size[None]) & order
-    return added.nonzero().T, replaced.nonzero().T
+    return (apart == 1).nonzero().T, ((apart == 2) & (size[:, None] == size)).nonzero().T
 
 
 def _compare(
     releases: list[Release], declared: list[tuple[str, float]], checked: Checked, data: Dataset
 ) -> None:
-    first = releases[0]
-    if [(name, sigma) for name, _, sigma in first.asked] != declared:
-        raise Broken(f"{first.asked} is asked, but {declared} is declared and charged")
+    empty = releases[0]
+    if [(name, sigma) for name, _, sigma in empty.asked] != declared:
+        raise Broken(f"{empty.asked} is asked, but {declared} is declared and charged")
     for batch, release in zip(BATCHES, releases, strict=True):
-        what = f"the batch {[k for k, there in zip(data.kinds, batch, strict=True) if there]}"
-        if release.asked != first.asked:
-            raise Broken(f"{what} is asked {release.asked}, an empty one {first.asked}")
-        for place, name in enumerate(("update", "state", "weights")):
-            if not _equal(release.left[place], first.left[place]):
-                raise Broken(f"{what} changes the {name}, which is not asked for")
+        if release.asked != empty.asked:
+            raise Broken(f"{data.those(batch)} is asked {release.asked}, nobody {empty.asked}")
+        if not all(bool(torch.isfinite(value).all()) for value in release.values):
+            raise Broken(f"what is asked of {data.those(batch)} is not finite")
+        for what, value in release.left.items():
+            if not _equal(value, empty.left[what]):
+                raise Broken(f"{data.those(batch)} changes the {what}, which is not asked for")
     added, replaced = _pairs()
-    for place, (name, sensitivity, _) in enumerate(first.asked):
+    for place, (name, sensitivity, _) in enumerate(empty.asked):
         values = torch.stack([release.values[place] for release in releases])
-        if not bool(torch.isfinite(values).all()):
-            raise Broken(f"'{name}' is not finite for some of {data.kinds}")
         # A replaced record changes two counts by one each, where it moves a sum twice.
-        twice = math.sqrt(2) if "gradient" not in name else 2.0
+        twice = 2.0 if "gradient" in name else math.sqrt(2)
         for pairs, bound in ((added, sensitivity), (replaced, twice * sensitivity)):
             gaps = (values[pairs[0]] - values[pairs[1]]).norm(dim=1)
-            worst = int(gaps.argmax())
-            if float(gaps[worst]) > bound * (1 + SLACK):
-                one, other = (BATCHES[int(pairs[side, worst])] for side in (0, 1))
-                raise Broken(
-                    f"'{name}' moves by {float(gaps[worst]):.6g}, bound {bound:.6g}, between "
-                    f"{one} and {other} of {data.kinds}"
-                )
+            gap, worst = float(gaps.max()), pairs[:, gaps.argmax()].tolist()
+            if gap > bound * (1 + SLACK):
+                one, other = (data.those(BATCHES[number]) for number in worst)
+                raise Broken(f"'{name}' moves by {gap:.6g}, not {bound:.6g}: {one}, {other}")
             if pairs is added:
-                part = float(gaps[worst]) / bound
-                checked.farthest[name] = max(checked.farthest.get(name, 0.0), part)
+                checked.farthest[name] = max(checked.farthest.get(name, 0.0), gap / bound)
     checked.neighbours += added.shape[1]
     checked.replaced += replaced.shape[1]
 
@@ -338,34 +346,26 @@ def _compare(
 @contextmanager
 def preferring(name: str | None) -> Iterator[None]:
     """Layers that offer the kernel use it; others their first one. Nothing is measured."""
-    KERNELS.forget()
     usual = KERNELS.run
 
     def run(key: Any, candidates: Any, *rest: Any, **named: Any) -> Any:
         return candidates[name]() if name in candidates else usual(key, candidates, *rest, **named)
 
-    KERNELS.measure = False
-    with mock.patch.object(KERNELS, "run", run):
-        yield
-    KERNELS.forget()
+    KERNELS.pin({})
+    try:
+        with mock.patch.object(KERNELS, "run", run):
+            yield
+    finally:
+        KERNELS.forget()
+
+
+def _put(values: dict[str, Tensor], into: dict[str, Tensor]) -> None:
+    for name, value in values.items():
+        into[name].copy_(value)
 
 
 def _keeps_records(method: Method) -> bool:
     return any(hasattr(rule, "private_state_dict") for rule in method.evaluation)
-
-
-def _flat(values: dict[str, Tensor]) -> Tensor:
-    return torch.cat([value.detach().double().flatten() for value in values.values()])
-
-
-def _weights(world: World) -> dict[str, Tensor]:
-    return {name: p.detach().clone() for name, p in world.parameters().items()}
-
-
-def _set_weights(world: World, weights: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, parameter in world.parameters().items():
-            parameter.copy_(weights[name])
 
 
 def _equal(one: Any, other: Any) -> bool:

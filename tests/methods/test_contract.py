@@ -47,13 +47,13 @@ from plumbline.gradients import PerSampleGradients
 from plumbline.mechanism.release import PoissonSampling, StepRelease
 from plumbline.methods import REGISTRY, Method
 from tests.methods.contract import (
+    DATASETS,
     KINDS,
     TOKENS,
     WIDTH,
     Broken,
     Checked,
     Make,
-    Network,
     check,
     datasets,
 )
@@ -164,6 +164,12 @@ class Combination:
         parts = " + ".join(part.__name__ for part in (*self.rules, self.clipping))
         return parts if self.chunk is None else f"{parts} in chunks of {self.chunk}"
 
+    @property
+    def cost(self) -> int:
+        """About how long a step takes; the cheaper ones are run more often."""
+        again = 2 if RecordMomentum in self.rules else 1
+        return self.make().passes * (1 if self.chunk is None else 2) * again
+
     def make(self) -> Method:
         clipping: Clipping = CLIPPED.get(self.clipping, self.clipping)()
         rules = [COMBINED.get(rule, rule)() for rule in self.rules]
@@ -195,6 +201,7 @@ def combinations(count: int) -> list[Combination]:
     return found
 
 
+DRAWN = sorted(combinations(30), key=lambda one: one.cost)
 FAST = 10
 
 
@@ -202,7 +209,7 @@ FAST = 10
     "combination",
     [
         pytest.param(one, id=str(one), marks=[pytest.mark.slow] if place >= FAST else [])
-        for place, one in enumerate(combinations(30))
+        for place, one in enumerate(DRAWN)
     ],
 )
 def test_combinations_drawn_at_random(combination: Combination) -> None:
@@ -266,15 +273,17 @@ class LetsNanThrough(Stored):
 class ChunksTheBatch(Stored):
     """p-averaging with groups cut from the realised batch: one record shifts all later groups."""
 
-    sensitivity = 2.0
+    sensitivity = 2 * 1e-3
 
     def clipped_sum(
         self, gradients: Gradients, norms: Tensor, finite: Tensor, groups: Tensor | None
     ) -> dict[str, Tensor]:
         assert isinstance(gradients, PerSampleGradients)
+        if not bool(finite.any()):
+            return gradients.sum(torch.zeros_like(norms))
         there = gradients.select(finite.nonzero()[:, 0])
         pooled = there.pool(torch.arange(there.records) // 2)
-        return pooled.sum(flat_factors(pooled.norms() / 2, 1.0) / 2)
+        return pooled.sum(flat_factors(pooled.norms() / 2, 1e-3) / 2)
 
 
 class AccumulatesAcrossRecords(Bam):
@@ -315,7 +324,7 @@ BROKEN: dict[str, tuple[Make, str]] = {
     ),
     "lets NaN through": (
         lambda: methods.compose(clipping=LetsNanThrough()),
-        "'gradient' is not finite",
+        "is not finite",
     ),
     "chunks the batch": (
         lambda: methods.compose(clipping=ChunksTheBatch()),
@@ -340,7 +349,17 @@ def test_moves_that_stay_in_the_weights_are_caught() -> None:
         check(lambda: methods.dp_sat(as_released=True), chunk=2)
 
 
-def test_the_records_are_of_every_kind_and_some_cancel() -> None:
-    """A Gram norm in float32 is wrong for them by more than half: it must not be trusted."""
-    seen = {kind for data in datasets(11) for kind in data.kinds}
-    assert seen == set(KINDS)
+def test_gram_norms_are_caught_if_they_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records cancel in float32: without the engine's guard, clipping would be at a wrong norm.
+
+    So they are a test of it.
+    """
+    monkeypatch.setattr(
+        "plumbline.gradients.per_sample._guarded", lambda squares, term, held: (squares, held)
+    )
+    with pytest.raises(Broken, match="'gradient' moves by"):
+        check(methods.normalized)
+
+
+def test_the_records_are_of_every_kind() -> None:
+    assert {kind for data in datasets(DATASETS) for kind in data.kinds} == set(KINDS)

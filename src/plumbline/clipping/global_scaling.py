@@ -41,7 +41,7 @@ class Global(Clipping):
         return self.clip
 
     def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
-        return (norms <= self.bound) * (self.clip / self.bound)
+        return (norms <= self.bound).to(norms) * (self.clip / self.bound)
 
 
 @dataclass

@@ -203,6 +203,8 @@ def _noise(batches: Sequence[Sample], trace: Trace | None, half: float) -> Numbe
     one = batches[0]
     if one.noise_multiplier == 0:
         return 0.0
+    if math.isinf(one.clipping.sensitivity):
+        return Undefined("without a bound there is no noise to speak of")
     if trace is None:
         return Undefined("no trace of the group's Hessian was given")
     std = one.noise_multiplier * one.clipping.sensitivity / one.clipping.normaliser(one.size)

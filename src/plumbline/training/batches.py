@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from plumbline.draws import Draws
 from plumbline.evaluation import Rows
+from plumbline.evaluation.seen import repeated
 from plumbline.gradients import (
     PerSampleGradients,
     Perturbation,
@@ -224,29 +225,56 @@ class PrivateChunk:
         rows: Rows | None = None,
     ) -> PerSampleGradients:
         """The gradients of its units: records, or users or buckets with all of their records."""
-        run = self._run(rows)
-        if isinstance(at, Perturbation) and run.unit is not None:
-            at = replace(at, index=run.unit)
-        model = self._owner.model
-        with self._batch.same_random_numbers(self._place), run.normalised(model):
+
+        def taken(run: _Run) -> PerSampleGradients:
+            where = at
+            if isinstance(at, Perturbation) and run.unit is not None:
+                where = replace(at, index=run.unit.clamp(max=self.units - 1))
             together = None if run.together is None else run.unit
-            gradients = capture(model, run.losses, at=at, records=run.rows, together=together)
-        if run.unit is None or together is not None:
+            with self._batch.same_random_numbers(self._place), run.normalised():
+                return capture(run.model, run.losses, at=where, records=run.rows, together=together)
+
+        run = self._run(rows)
+        if run.rows == 1:
+            return self._of_two(run, taken)
+        gradients = taken(run)
+        if run.unit is None or run.together is not None:
             return gradients
         return gradients.pool(run.unit, self.units)
 
+    def _of_two(self, run: _Run, taken: Callable[[_Run], PerSampleGradients]) -> PerSampleGradients:
+        """What is ``taken`` of a single row, from a batch in which it is twice.
+
+        Matrix products of one row round otherwise than those of several: by itself, a record would
+        have another gradient than beside others, and where sums cancel quite another one.
+        """
+        own = torch.arange(2, device=run.device)
+        twice = replace(run, data=repeated(run.data, 2), rows=2, unit=own)
+        if run.together is not None:
+            twice = replace(twice, together=own)
+        if run.weights is not None:
+            twice = replace(twice, weights=run.weights.repeat(2))
+        return taken(twice).select(own[:1])
+
     def hvp(self, vectors: Mapping[str, Tensor], *, rows: Rows | None = None) -> PerSampleGradients:
         """Its units' Hessians times vectors ``[units, *shape]``, or one ``[*shape]`` for all."""
-        run = self._run(rows)
-        if run.unit is not None:
-            shapes = {name: p.shape for name, p in self._owner.parameters().items()}
-            vectors = {
-                name: value if value.shape == shapes[name] else value[run.unit.to(value.device)]
+        shapes = {name: p.shape for name, p in self._owner.parameters().items()}
+
+        def by(unit: Tensor) -> dict[str, Tensor]:
+            return {
+                name: value if value.shape == shapes[name] else value[unit.to(value.device)]
                 for name, value in vectors.items()
             }
-        model = self._owner.model
-        with self._batch.same_random_numbers(self._place), run.normalised(model):
-            products = hvp(model, run.losses, vectors, records=run.rows)
+
+        def taken(run: _Run) -> PerSampleGradients:
+            own = vectors if run.unit is None else by(run.unit.clamp(max=self.units - 1))
+            with self._batch.same_random_numbers(self._place), run.normalised():
+                return hvp(run.model, run.losses, own, records=run.rows)
+
+        run = self._run(rows)
+        if run.rows == 1:
+            return self._of_two(run, taken)
+        products = taken(run)
         return products if run.unit is None else products.pool(run.unit, self.units)
 
     def _run(self, rows: Rows | None) -> _Run:
@@ -282,6 +310,11 @@ class _Run:
     together: Tensor | None
     weights: Tensor | None = None
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
     def losses(self) -> Tensor:
         """Each row's loss, ``[rows]``."""
         losses = self.loss(self.model, self.data)
@@ -290,8 +323,8 @@ class _Run:
         weights = self.weights.to(losses)
         return torch.where(weights == 0, 0, losses * weights)
 
-    def normalised(self, model: nn.Module) -> Any:
+    def normalised(self) -> Any:
         """BatchNorm over the rows that belong together, where that is asked for."""
         if self.together is None:
             return nullcontext()
-        return grouped_batch_norm(model, self.together)
+        return grouped_batch_norm(self.model, self.together)
