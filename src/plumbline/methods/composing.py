@@ -36,7 +36,7 @@ def compose(
     Raises:
         ValueError: If the combination has no meaning, with the reason.
     """
-    rules = (evaluation,) if isinstance(evaluation, Evaluation) else tuple(evaluation)
+    rules = tuple(evaluation) if isinstance(evaluation, Sequence) else (evaluation,)
     for rule in rules:
         if not isinstance(rule, Evaluation):
             raise TypeError(
