@@ -5,9 +5,11 @@ import math
 import time
 from collections.abc import Callable
 
+import dp_accounting
 import numpy as np
 import numpy.typing as npt
 import pytest
+from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
@@ -340,3 +342,23 @@ def test_a_curve_needs_steps() -> None:
         EpsilonCurve(step(0.01, 1.0), steps=0, delta=DELTA)
     with pytest.raises(ValueError, match="counted from 0"):
         EpsilonCurve(step(0.01, 1.0), steps=1, delta=DELTA)(-1)
+
+
+def test_divergences_added_up_are_those_of_dp_accounting_composed() -> None:
+    pieces = [(0.01, 1.0, 1840), (1.0, 20.0, 1), (0.3, 4.0, 7)]
+    composed = RdpAccountant()
+    for rate, sigma, count in pieces:
+        event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
+        composed.compose(event, count)
+    releases = [
+        (
+            StepRelease(
+                sampling=PoissonSampling(rate=rate) if rate < 1 else FullBatch(),
+                queries=(GaussianQuery(name="gradient", sensitivity=1.0, noise_multiplier=sigma),),
+            ),
+            count,
+        )
+        for rate, sigma, count in pieces
+    ]
+    ours = epsilon(releases, delta=1e-5, accountant="rdp")
+    assert ours == pytest.approx(composed.get_epsilon(1e-5), rel=1e-12)
