@@ -11,6 +11,7 @@ from plumbline.mechanism.release import GaussianQuery
 from plumbline.methods.composing import compose
 from plumbline.methods.method import GRADIENT, Method, Records
 from plumbline.methods.registry import named
+from plumbline.methods.spaces import LogBetween, OneOf
 
 _CLIPPED = "clipped gradient"
 
@@ -21,14 +22,14 @@ def nonprivate() -> Method:
     return compose(clipping=Unclipped(), name="nonprivate", noisy=False)
 
 
-@named("002, Figs. 5 and 7 (Foret et al. 2021)")
+@named("002, Figs. 5 and 7 (Foret et al. 2021)", radius=LogBetween(0.003, 0.5))
 def nonprivate_sam(radius: float = 0.05) -> Method:
     """Sharpness-aware minimisation: the gradient uphill along the batch's own gradient."""
     rule = DpSam(radius)
     return compose(evaluation=rule, clipping=Unclipped(), name="nonprivate_sam", noisy=False)
 
 
-@named("000, Eq. 12 and 15 (Zhao et al. 2022)")
+@named("000, Eq. 12 and 15 (Zhao et al. 2022)", penalty=LogBetween(0.003, 0.5))
 def gradient_norm_penalty(penalty: float = 0.05) -> Method:
     """The loss plus ``penalty`` times the norm of the batch's mean gradient."""
     rule = GradientNormPenalty(penalty)
@@ -41,7 +42,7 @@ def clipped_only(clip: float = 1.0) -> Method:
     return compose(clipping=Flat(clip), name="clipped_only", noisy=False)
 
 
-@named("003, Fig. 8")
+@named("003, Fig. 8", size=OneOf((2, 4, 8, 16)))
 def group_batchnorm(clip: float = 1.0, size: int = 4) -> Method:
     """Clipped averages over buckets of records that go through BatchNorm together, no noise."""
     return compose(clipping=GroupBatchNorm(clip, size), name="group_batchnorm", noisy=False)

@@ -6,11 +6,13 @@ tests, the benchmarks, the command line and the docs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from plumbline.methods.method import Method
+from plumbline.methods.spaces import Space
 
 
 @dataclass(frozen=True)
@@ -22,12 +24,17 @@ class Entry:
         source: Paper and equation.
         make: The function that makes it.
         example: Makes its required arguments, where it has any, for the table and the tests.
+        search: Where its own settings are searched when it is tuned; the learning rate is searched
+            for every method.
+        clips: Whether its clipping bound ``clip`` is searched too.
     """
 
     name: str
     source: str
     make: Callable[..., Method]
     example: Callable[[], dict[str, Any]]
+    search: Mapping[str, Space]
+    clips: bool
 
 
 @dataclass(frozen=True)
@@ -66,12 +73,29 @@ REGISTRY: dict[str, Entry] = {}
 
 
 def named(
-    source: str, example: Callable[[], dict[str, Any]] = dict
+    source: str,
+    example: Callable[[], dict[str, Any]] = dict,
+    *,
+    clip: bool = True,
+    **search: Space,
 ) -> Callable[[Callable[..., Method]], Callable[..., Method]]:
-    """Registers a function that makes a method, under its own name."""
+    """Registers a function that makes a method, under its own name.
+
+    Args:
+        source: Paper and equation.
+        example: Makes its required arguments, where it has any.
+        clip: Whether its clipping bound is worth tuning, if it has one. It is not where it only
+            scales what is released, as the learning rate does.
+        search: For each of its own settings that is worth tuning, where to search it.
+    """
 
     def register(make: Callable[..., Method]) -> Callable[..., Method]:
-        REGISTRY[make.__name__] = Entry(make.__name__, source, make, example)
+        settings = inspect.signature(make).parameters
+        unknown = set(search) - set(settings)
+        if unknown:
+            raise TypeError(f"{make.__name__} has no setting {', '.join(sorted(unknown))}.")
+        clips = clip and "clip" in settings
+        REGISTRY[make.__name__] = Entry(make.__name__, source, make, example, search, clips)
         return make
 
     return register

@@ -1,0 +1,93 @@
+"""The cost of choosing the best of several private runs, when only the best one is shown.
+
+Papernot and Steinke 2022: draw a number of candidates from a geometric distribution, run each on
+its own, give each a private score, and show nothing but the winner. The number, the losers and
+their scores stay secret. dp-accounting's ``RepeatAndSelectDpEvent`` says what this costs, by RDP.
+
+Guarantee: an upper bound, for candidates that are drawn independently of the data and of each
+other. A search that learns from earlier scores is not covered.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import dp_accounting
+from dp_accounting.rdp import RdpAccountant
+
+from plumbline.mechanism.accountant import Releases, quiet_absl
+from plumbline.mechanism.calibration import BudgetError
+from plumbline.mechanism.random_source import Stream
+
+_GEOMETRIC = 1.0  # the shape of the distribution, in dp-accounting's terms
+_MOST_NOISE = 1e4
+_SLACK = 1e-3
+
+
+@dataclass(frozen=True)
+class RandomCount:
+    """A geometric number of candidates, at least one.
+
+    Attributes:
+        mean: How many candidates there are on average.
+    """
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        if not 1 < self.mean < math.inf:
+            raise ValueError(f"mean is {self.mean}; it must be above 1 and finite.")
+
+    def draw(self, stream: Stream) -> int:
+        """The number of candidates: a secret, as the noise is."""
+        count = 1
+        # In 53 bits, of which the probability is rounded down: at worst a few more candidates,
+        # by a share of 2^-53.
+        while int(stream.uint64(1)[0]) >> 11 >= int(2**53 / self.mean):
+            count += 1
+        return count
+
+    def epsilon(self, releases: Releases, *, delta: float) -> float:
+        """What the whole selection costs, if a candidate and its score release ``releases``."""
+        event: Any = dp_accounting.ComposedDpEvent(
+            [
+                dp_accounting.SelfComposedDpEvent(
+                    dp_accounting.PoissonSampledDpEvent(
+                        release.sampling.rate,
+                        dp_accounting.GaussianDpEvent(release.noise_multiplier),
+                    ),
+                    count,
+                )
+                for release, count in releases
+            ]
+        )
+        repeated = dp_accounting.dp_event.RepeatAndSelectDpEvent(event, self.mean, _GEOMETRIC)
+        with quiet_absl():
+            return float(RdpAccountant().compose(repeated).get_epsilon(delta))
+
+    def calibrate(
+        self, releases_at: Callable[[float], Releases], *, epsilon: float, delta: float
+    ) -> float:
+        """The least noise multiplier, to 0.1 %, at which the selection costs at most ``epsilon``.
+
+        Raises:
+            BudgetError: If no noise meets it.
+        """
+
+        def spent(noise: float) -> float:
+            return self.epsilon(releases_at(noise), delta=delta)
+
+        if spent(_MOST_NOISE) > epsilon:
+            raise BudgetError(
+                f"epsilon is {epsilon:g}, but with unlimited noise in training the selection still "
+                f"costs {spent(_MOST_NOISE):.4g}. Raise epsilon, or the noise of the score, or "
+                f"lower the mean number of candidates ({self.mean:g})"
+            )
+        low, high = 0.1, _MOST_NOISE
+        if spent(low) <= epsilon:
+            return low
+        while high > (1 + _SLACK) * low:
+            middle = (low * high) ** 0.5
+            low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
+        return high
