@@ -8,14 +8,19 @@ gradient, so the noise covers only a small part of what is released: epsilon is 
 
 The derivative of R1 needs no graph of gradients. With ``u = gbar - g`` and ``w = g_a - g_b`` it is
 ``sign(R1) sum_i H_i v_i`` for one vector per record, since ``d <w, c_i g_i>`` is ``H_i w`` for a
-record that is not clipped, and ``C H_i (w / n_i - <w, g_i> g_i / n_i^3)`` for one that is.
+record that is not clipped, and ``C H_i (w / n_i - <w, g_i> g_i / n_i^3)`` for one that is. Only
+the sum is needed: networks of linear layers have it from two backward passes, others from one
+product for each record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from itertools import islice
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -24,12 +29,16 @@ from plumbline.checks import check_not_negative
 from plumbline.clipping import Flat, Program
 from plumbline.clipping.flat import flat_factors
 from plumbline.evaluation import Batch, Chunk, Update
-from plumbline.gradients import PerSampleGradients, combine
+from plumbline.gradients import PerSampleGradients
+from plumbline.gradients.random_state import RandomState
+from plumbline.gradients.shifted import Shifted
+from plumbline.gradients.summed_hessian import only_linear, summed_hvp
 from plumbline.mechanism.release import Query
 from plumbline.methods.method import GRADIENT, Method
 from plumbline.methods.registry import named
 
-_LIMIT = 32  # records at once: Hessian products take memory for each
+_LIMIT = 32  # records at once, where Hessian products take memory for each
+_FEW = 4  # records that show which kind of network it is
 
 
 @named("004, Alg. 4 (Tran et al. 2021)")
@@ -72,22 +81,19 @@ class _FairLens(Method):
 
     def step(self, batch: Batch) -> Program[Update]:
         """The clipped mean of ``g_i + gamma_1 grad R1 + gamma_2 grad R2``, with noise."""
-        shared = self._regulariser(batch)
+        quick = _only_linear(batch)
+        # The same chunks in all passes: what is drawn for a chunk (dropout masks) is drawn for it.
+        parts = _Parts(batch, None if quick else _LIMIT)
+        shared = self._regulariser(batch, parts, quick=quick)
         total = batch.zeros()
-        for chunk in batch.chunks(_LIMIT):
-            own = chunk.capture()
-            repeated = PerSampleGradients.of(
-                {name: value.expand(own.records, *value.shape) for name, value in shared.items()},
-                own.losses,
-            )
-            gradients = combine([own, repeated], [1.0, 1.0])
+        for part in parts:
+            gradients = Shifted(part.own, shared)
             norms = gradients.norms()
-            finite = torch.isfinite(norms) & torch.isfinite(gradients.losses)
+            finite = torch.isfinite(norms) & torch.isfinite(part.own.losses)
             clipped = self.clipping.clipped_sum(
                 gradients, norms.masked_fill(~finite, 0), finite, None
             )
-            for name, value in clipped.items():
-                total[name] += value
+            _add(total, clipped)
         noisy = yield Query(
             value=total,
             sensitivity=self.clipping.sensitivity,
@@ -96,53 +102,119 @@ class _FairLens(Method):
         )
         return {name: value / batch.expected_size for name, value in noisy.items()}
 
-    def _regulariser(self, batch: Batch) -> Update:
+    def _regulariser(self, batch: Batch, parts: _Parts, *, quick: bool) -> Update:
         """``gamma_1 grad R1 + gamma_2 grad R2``; zero where a group has no record."""
-        means = _Means(batch, self.groups, self.clipping.sensitivity)
+        means = _Means(batch, parts, self.groups, self.clipping.sensitivity)
         shared = batch.zeros()
         if not all(means.sizes):
             return shared
         sign = float(_dot(means.apart, means.bent)) >= 0
-        for chunk in batch.chunks(_LIMIT):
-            products = chunk.hvp(self._vectors(chunk, means)).sum()
-            slopes = self._predictions_slope(chunk, means)
+        for part, start in zip(parts, means.starts, strict=True):
+            vectors = self._vectors(part, means)
+            products = vectors.summed(part.chunk, start) if quick else None
+            products = vectors.each(part.chunk) if products is None else products
+            slopes = self._predictions_slope(part, means)
             for name, value in shared.items():
                 value += products[name] * (self.weights[0] if sign else -self.weights[0])
                 value += slopes[name] * self.weights[1]
         return shared
 
-    def _vectors(self, chunk: Chunk, means: _Means) -> dict[str, Tensor]:
-        """``v_i`` of each record, ``[B, *shape]`` by parameter."""
-        own = chunk.capture()
-        norms = own.norms()
+    def _vectors(self, part: _Part, means: _Means) -> _Vectors:
+        own, norms = part.own, part.own.norms()
         factors = flat_factors(norms, self.clipping.sensitivity)
         along = own.dot(means.apart)
         clipped = norms > self.clipping.sensitivity
         curl = torch.where(clipped, factors * along / norms.clamp(min=1e-30).square(), 0)
-        membership = means.membership(chunk)
-        gradients = own.materialise()
-        return {
-            name: _rows(membership, gradient) * means.bent[name]
-            + _rows((factors - 1) / means.count, gradient) * means.apart[name]
-            - _rows(curl / means.count, gradient) * gradient
-            for name, gradient in gradients.items()
-        }
+        return _Vectors(
+            means,
+            own,
+            of_bent=means.membership(part.groups, norms),
+            of_apart=(factors - 1) / means.count,
+            of_own=-curl / means.count,
+        )
 
-    def _predictions_slope(self, chunk: Chunk, means: _Means) -> Update:
-        """The chunk's share of the gradient of R2."""
-        parameters = chunk.parameters()
+    def _predictions_slope(self, part: _Part, means: _Means) -> Update:
+        """The part's share of the gradient of R2."""
+        parameters = part.chunk.parameters()
         with torch.enable_grad():
-            chances = _chances(chunk.outputs())
-            value = chances.new_zeros(())
+            value = part.chances.new_zeros(())
             for place, group in enumerate(self.groups):
-                mean = means.predictions[place]
-                members = _groups(chunk) == group
-                value = value + 0.5 * (1 - 2 * mean) * chances[members].sum() / means.sizes[place]
+                mean, chances = means.predictions[place], part.chances[part.groups == group]
+                value = value + 0.5 * (1 - 2 * mean) * chances.sum() / means.sizes[place]
             slopes = torch.autograd.grad(value, list(parameters.values()), allow_unused=True)
         return {
             name: torch.zeros_like(parameter) if slope is None else slope
             for (name, parameter), slope in zip(parameters.items(), slopes, strict=True)
         }
+
+
+class _Part:
+    """A chunk, with what several passes need of it computed once."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+
+    @cached_property
+    def own(self) -> PerSampleGradients:
+        """The records' gradients."""
+        return self.chunk.capture()
+
+    @cached_property
+    def chances(self) -> Tensor:
+        """The second class's chance, ``[B]``, to be differentiated once."""
+        with torch.enable_grad():
+            return _chances(self.chunk.outputs())
+
+    @property
+    def groups(self) -> Tensor:
+        """Each record's group, ``[B]``."""
+        return _groups(self.chunk)
+
+
+class _Parts:
+    """A batch's chunks for several passes: kept where there is one, else computed every time."""
+
+    def __init__(self, batch: Batch, limit: int | None) -> None:
+        self._batch, self._limit = batch, limit
+        first = list(islice(batch.chunks(limit), 2))
+        self._only = _Part(first[0]) if len(first) == 1 else None
+
+    def __iter__(self) -> Iterator[_Part]:
+        if self._only is not None:
+            yield self._only
+            return
+        for chunk in self._batch.chunks(self._limit):
+            yield _Part(chunk)
+
+
+@dataclass(frozen=True, eq=False)
+class _Vectors:
+    """``v_i = of_bent_i u + of_apart_i w + of_own_i g_i`` of a chunk's records, each ``[B]``."""
+
+    means: _Means
+    own: PerSampleGradients
+    of_bent: Tensor
+    of_apart: Tensor
+    of_own: Tensor
+
+    def summed(self, chunk: Chunk, start: RandomState) -> Update | None:
+        """``sum_i H_i v_i`` of a network of linear layers, its random numbers from ``start``.
+
+        None where it turns out not to be one.
+        """
+        shared = [(self.of_bent, self.means.bent), (self.of_apart, self.means.apart)]
+        with _from(start, chunk.parameters().values()):
+            return summed_hvp(chunk.parameters(), _losses(chunk), shared, self.of_own)
+
+    def each(self, chunk: Chunk) -> Update:
+        """The same of any network, with ``[B, *shape]`` for every parameter."""
+        vectors = {
+            name: _rows(self.of_bent, gradient) * self.means.bent[name]
+            + _rows(self.of_apart, gradient) * self.means.apart[name]
+            + _rows(self.of_own, gradient) * gradient
+            for name, gradient in self.own.materialise().items()
+        }
+        return chunk.hvp(vectors).sum()
 
 
 class _Means:
@@ -154,24 +226,25 @@ class _Means:
         apart: ``w = g_a - g_b``.
         bent: ``u = gbar - g``.
         predictions: Each group's mean prediction.
+        starts: The random numbers that the passes of each chunk start from.
     """
 
-    def __init__(self, batch: Batch, groups: tuple[int, int], clip: float) -> None:
+    def __init__(self, batch: Batch, parts: _Parts, groups: tuple[int, int], clip: float) -> None:
         self._groups = groups
+        self.starts: list[RandomState] = []
         self.count, self.sizes = 0, [0, 0]
         predictions = [0.0, 0.0]
         bent = batch.zeros()
         sums = [batch.zeros(), batch.zeros()]
-        for chunk in batch.chunks(_LIMIT):
-            _refuse_undeclared(chunk, groups)
-            own = chunk.capture()
+        for part in parts:
+            _refuse_undeclared(part.groups, groups)
+            self.starts.append(RandomState(batch.parameters().values()))  # its first pass is next
+            own, chances = part.own, part.chances.detach()
             factors = flat_factors(own.norms(), clip)
             _add(bent, own.sum(factors - 1))
             self.count += own.records
-            with torch.no_grad():
-                chances = _chances(chunk.outputs())
             for place, group in enumerate(groups):
-                members = _groups(chunk) == group
+                members = part.groups == group
                 self.sizes[place] += int(members.sum())
                 predictions[place] += float(chances[members].sum())
                 _add(sums[place], own.sum(members.to(factors)))
@@ -180,10 +253,43 @@ class _Means:
         self.bent = {name: value / max(1, self.count) for name, value in bent.items()}
         self.apart = {name: sums[0][name] / sizes[0] - sums[1][name] / sizes[1] for name in sums[0]}
 
-    def membership(self, chunk: Chunk) -> Tensor:
+    def membership(self, own: Tensor, like: Tensor) -> Tensor:
         """``1 / |B_a|`` for records of the first group, ``-1 / |B_b|`` for the second, ``[B]``."""
-        first, second = (_groups(chunk) == group for group in self._groups)
-        return first.float() / self.sizes[0] - second.float() / self.sizes[1]
+        first, second = (own == group for group in self._groups)
+        return first.to(like) / self.sizes[0] - second.to(like) / self.sizes[1]
+
+
+class _WithLosses(Protocol):
+    """What chunks have beside what a method is promised of them."""
+
+    def losses(self) -> Tensor:
+        """Each record's loss, ``[B]``."""
+
+
+def _losses(chunk: Chunk) -> Callable[[], Tensor]:
+    return cast(_WithLosses, chunk).losses
+
+
+def _only_linear(batch: Batch) -> bool:
+    """Whether the network is of linear layers, as far as a few records show."""
+    chunk = next(batch.chunks(_FEW), None)
+    if chunk is None:
+        return True
+    _groups(chunk)
+    parameters = chunk.parameters()
+    with _from(RandomState(parameters.values()), parameters.values()):
+        return only_linear(parameters, _losses(chunk))
+
+
+@contextmanager
+def _from(start: RandomState, parameters: Iterable[Tensor]) -> Iterator[None]:
+    """Lets random numbers start from ``start``, and afterwards go on as if none had been drawn."""
+    now = RandomState(parameters)
+    start.restore()
+    try:
+        yield
+    finally:
+        now.restore()
 
 
 def _groups(chunk: Chunk) -> Tensor:
@@ -199,8 +305,7 @@ def _groups(chunk: Chunk) -> Tensor:
     return chunk.groups
 
 
-def _refuse_undeclared(chunk: Chunk, groups: tuple[int, int]) -> None:
-    own = _groups(chunk)
+def _refuse_undeclared(own: Tensor, groups: tuple[int, int]) -> None:
     other = own[(own != groups[0]) & (own != groups[1])]
     if len(other):
         raise ValueError(
