@@ -145,45 +145,68 @@ def main() -> None:
     described = machine.describe()
     console.print(machine.sentence(described), highlight=False)
     chosen = [name for name in options.methods if name != BASELINE]
-    found: dict[str, Any] = {"machine": described, "models": {}}
-    lines = ["| method | mark |" + "".join(f" {m} | memory |" for m in options.models)]
-    lines.append("| --- | ---: |" + " ---: | ---: |" * len(options.models))
-    for model in options.models:
-        with console.status(model):
-            found["models"][model] = _measured(model, chosen, options.rounds, options.no_memory)
-    for name in chosen:
-        mark = CANDIDATES[name].mark
-        line = f"| {name} | {'' if mark is None else mark} |"
-        for model in options.models:
-            result = found["models"][model][name]
-            line += f" {result['ratio']:.2f} | {result.get('memory', float('nan')):.2f} |"
-        lines.append(line)
-    table = "\n".join(lines)
-    console.print(table, highlight=False)
     complete = len(chosen) == len(CANDIDATES) - 1 and len(options.models) == len(MODELS)
     out = Path(__file__).parent / "results" / f"methods{'' if complete else '-partial'}"
-    out.with_suffix(".json").write_text(json.dumps(found, indent=2) + "\n")
-    out.with_suffix(".md").write_text(table + "\n")
+    found: dict[str, Any] = {"machine": described, "models": {}}
+    # Time first, of all models: weighing takes longer, and a run that is cut short keeps the times.
+    for model in options.models:
+        with console.status(f"{model}: time"):
+            found["models"][model] = _timed(model, chosen, options.rounds)
+        _write(found, chosen, out)
+        console.print(_table(found, chosen), highlight=False)
+    for model in [] if options.no_memory else options.models:
+        for name in (BASELINE, *chosen):
+            with console.status(f"{model}: memory of {name}"):
+                part = memory.measure(model, name, timeout=1800) / _dense(model)
+            found["models"][model].setdefault(name, {})["memory"] = part
+            _write(found, chosen, out)
+    console.print(_table(found, chosen), highlight=False)
 
 
-def _measured(model: str, chosen: list[str], rounds: int, light: bool) -> dict[str, Any]:
-    """Time ratio to DP-SGD, and peak extra memory as a part of records x parameters."""
+def _timed(model: str, chosen: list[str], rounds: int) -> dict[str, Any]:
+    """Time ratios to DP-SGD."""
     workload, settings = WORKLOADS[model], Settings()
     steps = {name: CANDIDATES[name].build(workload, settings).step for name in chosen}
     baseline = CANDIDATES[BASELINE].build(workload, settings)
     race = Race(baseline.step, steps, Pace(rounds))
     for number in range(rounds):
         race.round(number)
-    results: dict[str, Any] = {}
-    dense = workload.batch_size * sum(p.numel() for p in baseline.model.parameters()) * 4 / MIB
-    for name in [] if light else [BASELINE]:
-        results[name] = {"memory": memory.measure(model, name) / dense}
-    for name, times in race.times.items():
-        spread = Spread.of(times.ratios)
-        results[name] = {"ratio": spread.median, "low": spread.low, "high": spread.high}
-        if not light:
-            results[name]["memory"] = memory.measure(model, name) / dense
-    return results
+    spreads = {name: Spread.of(times.ratios) for name, times in race.times.items()}
+    return {
+        name: {"ratio": spread.median, "low": spread.low, "high": spread.high}
+        for name, spread in spreads.items()
+    }
+
+
+def _dense(model: str) -> float:
+    """What dense per-record gradients of the batch would take, in MiB."""
+    workload = WORKLOADS[model]
+    parameters = sum(parameter.numel() for parameter in workload.model().parameters())
+    return workload.batch_size * parameters * 4 / MIB
+
+
+def _table(found: dict[str, Any], chosen: list[str]) -> str:
+    models = found["models"]
+    lines = ["| method | mark |" + "".join(f" {m} | memory |" for m in models)]
+    lines.append("| --- | ---: |" + " ---: | ---: |" * len(models))
+    for name in (BASELINE, *chosen):
+        mark = CANDIDATES[name].mark
+        line = f"| {name} | {'' if mark is None else mark} |"
+        for results in models.values():
+            result = {"ratio": 1.0} if name == BASELINE else {}
+            result |= results.get(name, {})
+            line += f" {result['ratio']:.2f} | {_share(result)} |"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _share(result: dict[str, float]) -> str:
+    return f"{result['memory']:.2f}" if "memory" in result else ""
+
+
+def _write(found: dict[str, Any], chosen: list[str], out: Path) -> None:
+    out.with_suffix(".json").write_text(json.dumps(found, indent=2) + "\n")
+    out.with_suffix(".md").write_text(_table(found, chosen) + "\n")
 
 
 if __name__ == "__main__":

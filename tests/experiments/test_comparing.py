@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.experiments import compare, comparing, run
+from plumbline.experiments import compare, pool, run
 from plumbline.experiments.running import RunSpec
 from plumbline.fairness import compare_to
 from tests.experiments.small import recipe
@@ -38,25 +38,11 @@ def test_the_table_is_made_of_the_runs(tmp_path: Path) -> None:
     assert "| dpsgd |" in str(table)
 
 
-def test_processes_give_the_same_table_and_finished_runs_are_not_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_finished_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = recipe(seeds=[0])
-    told: list[tuple[int, int]] = []
-    in_processes = compare(
-        one, tmp_path / "many", workers=2, told=lambda done, of: told.append((done, of))
-    )
-    here = compare(one, tmp_path / "one", workers=1)
-    for found, expected in zip(in_processes.rows, here.rows, strict=True):
-        # One thread a process, another number here: sums round differently.
-        assert found.seeds.overall["loss"].mean == pytest.approx(
-            expected.seeds.overall["loss"].mean, rel=1e-4
-        )
-    assert told[-1] == (3, 3)
-    monkeypatch.setattr(
-        comparing, "_in_processes", lambda specs, *_: pytest.fail("repeated") if specs else None
-    )
-    assert str(compare(one, tmp_path / "many", workers=2)) == str(in_processes)
+    first = compare(one, tmp_path, workers=1)
+    monkeypatch.setattr(pool, "_here", lambda specs, *_: pytest.fail("repeated") if specs else None)
+    assert str(compare(one, tmp_path, workers=1)) == str(first)
 
 
 def test_a_run_that_fails_ends_the_comparison_with_its_error(tmp_path: Path) -> None:

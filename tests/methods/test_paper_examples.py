@@ -1,11 +1,9 @@
 """Paper 001's examples: flat clipping stalls away from the optimum, Eq. 11 approaches it.
 
-Every record's loss is ``|x - a_i|^2 / 2``, clip 1, noise N(0, I) on the mean. Twenty repetitions of
-thousands of steps are too many for ``make_private``, so they are the rows of one tensor program,
-``updated``, with the library's own clipping; the first tests show that a private step of the
-library is that program, given the same zeta and the same noise. What the paper leaves open is our
-choice: the start (5 in Examples 1 and 2, 0 in the mixture), k in {0, 5, 10}, full batches in the
-examples, equal weights of the mixture's components, and its batches of 128.
+Twenty repetitions of thousands of steps are too many for ``make_private``, so they are the rows of
+one tensor program (``experiments/studies/clipping_examples.py``, where the problems are described);
+the first tests show that a private step of the library is that program, given the same zeta and the
+same noise.
 """
 
 import math
@@ -17,36 +15,21 @@ from scipy import optimize, stats
 from torch import Tensor, nn
 
 import plumbline as pl
-from plumbline.clipping import Flat
 from plumbline.draws import Draws
+from plumbline.experiments.studies.clipping_examples import (
+    BATCH,
+    EXAMPLES,
+    RECORDS,
+    REPETITIONS,
+    SCALES,
+    START,
+    mixture,
+    mixture_distances,
+    positions,
+    updated,
+)
 from plumbline.gradients import PerSampleGradients, jitter
 from tests.training.small import noise_of
-
-REPETITIONS = 20
-SCALES = (0.0, 5.0, 10.0)  # k; 0 is flat clipping
-EXAMPLES = {"1": (-3.0, -3.0, 9.0), "2": (-3.0, 3.0)}
-START, STEPS, RATE = 5.0, 60_000, 0.001
-DIMENSION, RECORDS, BATCH, MIXTURE_RATE = 10, 10_000, 128, 0.015
-FLAT = Flat(1.0)
-
-
-def updated(
-    x: Tensor, targets: Tensor, shifts: Tensor, noise: Tensor, *, rate: float, expected: int
-) -> Tensor:
-    """One step of DP-SGD on many problems at once (paper 001, section 5, after Theorem 6).
-
-    Args:
-        x: ``[..., d]``.
-        targets: The batch's ``a_i``, ``[..., B, d]``.
-        shifts: ``k zeta_i``, ``[..., B, d]``.
-        noise: ``Z_t``, on the mean, ``[..., d]``.
-        rate: The learning rate.
-        expected: What the sum over the batch is divided by.
-    """
-    gradients = x.unsqueeze(-2) - targets + shifts
-    factors = FLAT.factors(torch.linalg.vector_norm(gradients, dim=-1))
-    clipped = (factors.unsqueeze(-2) @ gradients).squeeze(-2) / expected
-    return x - rate * (clipped + noise)
 
 
 class Point(nn.Module):
@@ -137,24 +120,6 @@ def resting_point(targets: Sequence[float], scale: float) -> float:
     )
 
 
-@torch.inference_mode()
-def positions(targets: Sequence[float]) -> Tensor:
-    """x after all steps, for each k (rows) and repetition; the k share zeta and noise."""
-    generator = torch.Generator().manual_seed(0)
-    a = torch.tensor(targets, dtype=torch.float64)[:, None]
-    scales = torch.tensor(SCALES, dtype=torch.float64).view(-1, 1, 1, 1)
-    x = torch.full((len(SCALES), REPETITIONS, 1), START, dtype=torch.float64)
-    block = 1000
-    for _ in range(STEPS // block):
-        zeta = torch.randn(
-            (block, 1, REPETITIONS, len(a), 1), generator=generator, dtype=torch.float64
-        )
-        noise = torch.randn((block, REPETITIONS, 1), generator=generator, dtype=torch.float64)
-        for shifts, z in zip((scales * zeta).unbind(), noise.unbind(), strict=True):
-            x = updated(x, a, shifts, z, rate=RATE, expected=len(a))
-    return x[..., 0]
-
-
 def test_example_1_flat_clipping_settles_at_minus_2_5_and_perturbation_nears_the_optimum() -> None:
     """Measured mean distances from x* = 1 for k = 0, 5, 10: 3.50, 0.90, 0.17.
 
@@ -192,16 +157,6 @@ def test_example_2_flat_clipping_stalls_at_the_border_and_perturbation_finds_the
     assert bool((distances[1:] < distances[0] / 10).all())
 
 
-def mixture(repetitions: int, records: int, generator: torch.Generator) -> Tensor:
-    """Data sets of three equally likely unit Gaussians, ``[repetitions, records, 10]``."""
-    size = (repetitions, records, DIMENSION)
-    spread = torch.tensor([6.0, 2.0, 1.0])[:, None]  # deviations of the components' means
-    means = spread * torch.randn((repetitions, 3, DIMENSION), generator=generator)
-    component = torch.randint(3, size[:2], generator=generator)
-    centres = means.gather(1, component[..., None].expand(size))
-    return centres + torch.randn(size, generator=generator)
-
-
 @pytest.mark.parametrize(
     ("steps", "factor", "nearest"),
     [
@@ -209,31 +164,18 @@ def mixture(repetitions: int, records: int, generator: torch.Generator) -> Tenso
         pytest.param(8_000, 1.7, 2.0, id="at rest", marks=pytest.mark.slow),
     ],
 )
-@torch.inference_mode()
 def test_on_the_mixture_perturbation_ends_much_nearer_to_the_optimum(
     steps: int, factor: float, nearest: float
 ) -> None:
     """Measured mean distances from the optimum for k = 0, 5, 10, which start at 7.0.
 
-    4.25, 1.88 and 2.27 after 4,000 steps; 4.22, 1.72 and 1.83 after 8,000. Every repetition has a
-    data set of its own; batches are drawn with replacement. Flat clipping is at rest after 2,000
-    steps, but a clipped gradient's mean has slope ``0.9 / (3.1 k)``: with k = 10 the relaxation
-    takes 1 / (0.015 * 0.029) = 2,300. What then remains is noise, not bias: a stationary distance
-    of ``sqrt(10 * 0.015 / (2 * 0.029)) = 1.6`` comes from Z_t alone. Data sets differ, so flat
-    clipping's mean of 20 has a standard error of 0.3: with other seeds it is 3.4 to 4.2 at rest,
-    and 2.0 to 2.5 times the others.
+    4.25, 1.88 and 2.27 after 4,000 steps; 4.22, 1.72 and 1.83 after 8,000. Flat clipping is at rest
+    after 2,000 steps, but a clipped gradient's mean has slope ``0.9 / (3.1 k)``: with k = 10 the
+    relaxation takes 1 / (0.015 * 0.029) = 2,300. What then remains is noise, not bias: a stationary
+    distance of ``sqrt(10 * 0.015 / (2 * 0.029)) = 1.6`` comes from Z_t alone. Data sets differ, so
+    flat clipping's mean of 20 has a standard error of 0.3: with other seeds it is 3.4 to 4.2 at
+    rest, and 2.0 to 2.5 times the others.
     """
-    generator = torch.Generator().manual_seed(0)
-    data = mixture(REPETITIONS, RECORDS, generator)
-    optimum = data.mean(1)
-    rows = torch.arange(REPETITIONS)[:, None]
-    scales = torch.tensor(SCALES).view(-1, 1, 1, 1)
-    x = torch.zeros(len(SCALES), REPETITIONS, DIMENSION)
-    for _ in range(steps):
-        drawn = torch.randint(RECORDS, (REPETITIONS, BATCH), generator=generator)
-        zeta = torch.randn((REPETITIONS, BATCH, DIMENSION), generator=generator)
-        noise = torch.randn((REPETITIONS, DIMENSION), generator=generator)
-        x = updated(x, data[rows, drawn], scales * zeta, noise, rate=MIXTURE_RATE, expected=BATCH)
-    flat, some, more = (x - optimum).norm(dim=-1).mean(1).tolist()
+    flat, some, more = mixture_distances(steps).mean(1).tolist()
     assert flat > factor * max(some, more)
     assert max(some, more) < nearest

@@ -40,9 +40,12 @@ class Part(Dataset[tuple[Any, Tensor]]):
             applied when records are fetched, so that nothing large is copied.
         not_covered: What the preprocessing computed from the private records, in words; the privacy
             statement of a run on this part lists it.
+        origin: The part that these records were selected from, and their places there (``[n]``), so
+            that what is computed once for the whole need not be computed again.
     """
 
     not_covered: tuple[str, ...] = ()
+    origin: tuple[Part, Tensor] | None = None
 
     def __init__(
         self,
@@ -87,6 +90,7 @@ class Part(Dataset[tuple[Any, Tensor]]):
             rows, self.y[index], None if features is None else features[index], self.prepare
         )
         part.not_covered = self.not_covered
+        part.origin = (self, index)
         return part
 
 

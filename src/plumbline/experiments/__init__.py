@@ -1,17 +1,31 @@
-"""Recipes, runs and comparisons."""
+"""Recipes, runs, comparisons, equal tuning, and the papers' tables."""
 
 from plumbline.experiments.comparing import MethodRow, Table, compare
+from plumbline.experiments.pool import Progress
 from plumbline.experiments.recipe import Recipe, RecipeError
+from plumbline.experiments.reproducing import Reproduction, Verdict, reproduce
 from plumbline.experiments.running import RunResult, RunSpec, measure, run
+from plumbline.experiments.selecting import Selected, select
+from plumbline.experiments.tuning import Sensitivity, Trial, Tuning, tune
 
 __all__ = [
     "MethodRow",
+    "Progress",
     "Recipe",
     "RecipeError",
+    "Reproduction",
     "RunResult",
     "RunSpec",
+    "Selected",
+    "Sensitivity",
     "Table",
+    "Trial",
+    "Tuning",
+    "Verdict",
     "compare",
     "measure",
+    "reproduce",
     "run",
+    "select",
+    "tune",
 ]

@@ -1,24 +1,21 @@
 """``compare``: methods x seeds at one budget, in parallel, and a table that says how sure it is.
 
-Runs go to processes, with torch's threads divided among them. Interrupting and starting again
-repeats nothing that is finished: every run has a folder of its own. Every number of the table names
-the folders that it comes from.
+Interrupting and starting again repeats nothing that is finished: every run has a folder of its own.
+Every number of the table names the folders that it comes from.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
+from plumbline.experiments.pool import Told, Workers
 from plumbline.experiments.recipe import Recipe
-from plumbline.experiments.running import RunResult, RunSpec, read_result, run
+from plumbline.experiments.running import RunResult, RunSpec
+from plumbline.experiments.simple import with_simple_row
 from plumbline.fairness import (
     Comparison,
     Cost,
@@ -31,7 +28,6 @@ from plumbline.fairness import (
 )
 
 NONPRIVATE = "nonprivate"
-_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -105,29 +101,27 @@ def compare(
     folder: str | os.PathLike[str],
     *,
     workers: int | None = None,
-    told: Callable[[int, int], None] | None = None,
+    told: Told | None = None,
 ) -> Table:
     """Makes every run of a recipe that is not finished yet, and the table.
+
+    On images and text a linear model on fixed public features is added to the rows, if the recipe
+    has none.
 
     Args:
         recipe: What to compare.
         folder: Where runs are kept.
         workers: How many runs at a time; by default one for each core. With 1 they run here.
-        told: Is told now and then how many runs are done, of how many.
+        told: Is told now and then how far the runs are.
     """
+    recipe = with_simple_row(recipe)
     specs = [RunSpec(recipe, method, seed) for seed in recipe.seeds for method in recipe.methods]
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     fields = json.dumps(recipe.model_dump(mode="json"), indent=2)
     (root / "recipe.json").write_text(fields + "\n", encoding="utf-8")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    workers = min(workers or cores or 1, len(specs))
-    open_specs = [spec for spec in specs if read_result(root / spec.folder) is None]
-    if workers == 1:
-        _here(open_specs, root, len(specs), told)
-    else:
-        _in_processes(open_specs, root, len(specs), workers, max(1, (cores or 1) // workers), told)
-    return table_of(recipe, [run(spec, root) for spec in specs])
+    with Workers(workers) as pool:
+        return table_of(recipe, pool.run(specs, root, told))
 
 
 def table_of(recipe: Recipe, results: Sequence[RunResult]) -> Table:
@@ -162,54 +156,6 @@ def _tests(recipe: Recipe, rows: Sequence[MethodRow]) -> Comparison | None:
     accuracy = {row.title: row.seeds.overall["accuracy"].per_run for row in rows}
     others = {title: runs for title, runs in accuracy.items() if title != recipe.baseline}
     return compare_to(accuracy[recipe.baseline], others, better="higher") if others else None
-
-
-def _here(
-    specs: Sequence[RunSpec], root: Path, total: int, told: Callable[[int, int], None] | None
-) -> None:
-    for place, spec in enumerate(specs):
-        if told is not None:
-            told(total - len(specs) + place, total)
-        run(spec, root)
-
-
-def _in_processes(
-    specs: Sequence[RunSpec],
-    root: Path,
-    total: int,
-    workers: int,
-    threads: int,
-    told: Callable[[int, int], None] | None,
-) -> None:
-    if not specs:
-        return
-    spawn = multiprocessing.get_context("spawn")  # a fork would copy torch's threads, half alive
-    pool = ProcessPoolExecutor(
-        workers, mp_context=spawn, initializer=torch.set_num_threads, initargs=(threads,)
-    )
-    with pool:
-        waiting: set[Future[str]] = {
-            pool.submit(
-                _in_process, spec.recipe.model_dump(mode="json"), index, spec.seed, str(root)
-            )
-            for spec in specs
-            for index in [spec.recipe.methods.index(spec.method)]
-        }
-        try:
-            while waiting:
-                done, waiting = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
-                for one in done:
-                    one.result()
-                if told is not None:
-                    told(total - len(waiting), total)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _in_process(fields: dict[str, object], method: int, seed: int, root: str) -> str:
-    recipe = Recipe.of(fields)
-    return run(RunSpec(recipe, recipe.methods[method], seed), root).folder
 
 
 def _points(estimate: Estimate) -> str:

@@ -32,15 +32,26 @@ class RecipeError(ValueError):
     """A recipe that cannot be used, with the reason."""
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """A part of a recipe: unknown fields are refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class DataPart(_Part):
-    """Which data, by name, and the options of its loader."""
+class DataPart(Part):
+    """Which data, by name, the options of its loader, and fixed public features in its place.
+
+    Attributes:
+        name: Of ``plumbline.data``.
+        options: Of its loader.
+        features: "scattering" for the scattering features of images.
+        scales: How many scales these have.
+    """
 
     name: str
     options: dict[str, Any] = Field(default_factory=dict)
+    features: Literal["scattering"] | None = None
+    scales: int = Field(default=2, ge=1)
 
     @field_validator("name")
     @classmethod
@@ -48,7 +59,7 @@ class DataPart(_Part):
         return known("data set", name, list(LOADERS))
 
 
-class ModelPart(_Part):
+class ModelPart(Part):
     """Which network, by name, and the options of its builder."""
 
     name: str
@@ -60,7 +71,7 @@ class ModelPart(_Part):
         return known("network", name, list(models.MODELS))
 
 
-class OptimizerPart(_Part):
+class OptimizerPart(Part):
     """Which optimizer, and its options."""
 
     name: Literal["sgd", "adam", "adamw", "nadam"] = "sgd"
@@ -75,7 +86,7 @@ class OptimizerPart(_Part):
         return made
 
 
-class BudgetPart(_Part):
+class BudgetPart(Part):
     """How much privacy, on how many steps; the fields of ``plumbline.Budget``."""
 
     epsilon: float | None = Field(default=None, gt=0)
@@ -92,12 +103,11 @@ class BudgetPart(_Part):
         self.budget()
         return self
 
-    def budget(self, noise_multiplier: float | None = None) -> Budget:
-        """The budget; with a noise multiplier, that instead of epsilon."""
-        given = self.noise_multiplier if noise_multiplier is None else noise_multiplier
+    def budget(self) -> Budget:
+        """The budget."""
         return Budget(
-            epsilon=self.epsilon if noise_multiplier is None else None,
-            noise_multiplier=given,
+            epsilon=self.epsilon,
+            noise_multiplier=self.noise_multiplier,
             delta=self.delta,
             epochs=self.epochs,
             steps=self.steps,
@@ -105,20 +115,76 @@ class BudgetPart(_Part):
         )
 
 
-class MethodPart(_Part):
-    """One method of a comparison: its name, settings, and its own learning rate if it has one.
+class ProbePart(Part):
+    """Diagnostics of the training records, which epsilon does not cover.
+
+    Attributes:
+        every: How many steps lie between readings.
+        records: How many training records they are taken on.
+        measure: What is read along the way; names of ``plumbline.experiments.probing.ALONG``.
+        final: What is measured once, after the last step; names of ``probing.FINAL``.
+    """
+
+    every: int = Field(ge=1)
+    records: int = Field(default=256, ge=2)
+    measure: tuple[str, ...] = ("bias", "errors", "norms", "symmetry")
+    final: tuple[str, ...] = ()
+
+
+class TunePart(Part):
+    """How every method is tuned: the same for all.
+
+    Attributes:
+        trials: How many settings of each method are tried.
+        seeds: Each trial is run with each of these.
+        validation: The share of the training records that trials are judged on, not trained on.
+        objective: What is judged.
+        learning_rate: From where to where the learning rate is searched.
+        clip: The same for the clipping bound.
+    """
+
+    trials: int = Field(default=20, ge=1)
+    seeds: tuple[int, ...] = Field(default=(1000,), min_length=1)
+    validation: float = Field(default=0.2, gt=0, lt=1)
+    objective: Literal["accuracy", "loss", "worst group accuracy", "worst group loss"] = "loss"
+    learning_rate: tuple[float, float] = (0.003, 30.0)
+    clip: tuple[float, float] = (0.03, 3.0)
+
+    @field_validator("learning_rate", "clip")
+    @classmethod
+    def _range(cls, given: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < given[0] < given[1]:
+            raise ValueError("must be two positive numbers, the smaller one first")
+        return given
+
+
+Origin = Literal["given", "paper", "tuned"]
+
+
+class MethodPart(Part):
+    """One row of a comparison: a method, its settings, and what it has instead of the recipe's.
 
     Attributes:
         name: Of ``plumbline.methods``.
         label: What it is called in tables; the name by default.
+        origin: Where its settings come from. A method may be in a recipe once for each.
         settings: Its arguments.
         learning_rate: Instead of the recipe's.
+        optimizer, data, model, averaging: The same, for a row that differs in more than its method.
+        expected_batch_size, epochs: The same; epsilon and delta stay the recipe's.
     """
 
     name: str
     label: str = ""
+    origin: Origin = "given"
     settings: dict[str, Any] = Field(default_factory=dict)
     learning_rate: float | None = Field(default=None, gt=0)
+    optimizer: OptimizerPart | None = None
+    data: DataPart | None = None
+    model: ModelPart | None = None
+    averaging: float | None = Field(default=None, gt=0, lt=1)
+    expected_batch_size: int | None = Field(default=None, ge=1)
+    epochs: float | None = Field(default=None, gt=0)
 
     @field_validator("name")
     @classmethod
@@ -135,8 +201,9 @@ class MethodPart(_Part):
 
     @property
     def title(self) -> str:
-        """What it is called in tables."""
-        return self.label or self.name
+        """What it is called in tables: different for every row of a recipe."""
+        name = self.label or self.name
+        return name if self.origin == "given" else f"{name} ({self.origin})"
 
     def build(self) -> Method:
         """The method."""
@@ -144,7 +211,7 @@ class MethodPart(_Part):
         return made
 
 
-class Recipe(_Part):
+class Recipe(Part):
     """An experiment.
 
     Attributes:
@@ -158,6 +225,12 @@ class Recipe(_Part):
             draws batches and noise.
         baseline: The title of the method that the others are tested against.
         log_every: How many steps lie between logged measurements of the test part.
+        averaging: The decay of the averaged weights that are then judged instead of the last.
+        probe: What is measured of clipping along the way, if anything.
+        tune: How ``tune`` searches; its defaults if left out.
+        simple_row: Whether a comparison on images or text is given a linear model on fixed public
+            features, unless it has one: a method that looks good only beside a weak network is
+            found out by it.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -169,6 +242,10 @@ class Recipe(_Part):
     seeds: tuple[int, ...] = Field(min_length=1)
     baseline: str | None = None
     log_every: int = Field(default=200, ge=1)
+    averaging: float | None = Field(default=None, gt=0, lt=1)
+    probe: ProbePart | None = None
+    tune: TunePart = TunePart()
+    simple_row: bool = True
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -202,12 +279,17 @@ class Recipe(_Part):
         try:
             return cls.model_validate(fields)
         except ValidationError as error:
-            wrong = [
-                f"  {'.'.join(map(str, one['loc'])) or 'recipe'}: {one['msg']}"
-                + (f" (given: {one['input']!r})" if _short(one["input"]) else "")
-                for one in error.errors()
-            ]
-            raise RecipeError(f"{where} cannot be used:\n" + "\n".join(wrong)) from None
+            raise RecipeError(wrong_fields(error, where)) from None
+
+
+def wrong_fields(error: ValidationError, where: str) -> str:
+    """What is wrong with each field, in words."""
+    wrong = [
+        f"  {'.'.join(map(str, one['loc'])) or 'recipe'}: {one['msg']}"
+        + (f" (given: {one['input']!r})" if _short(one["input"]) else "")
+        for one in error.errors()
+    ]
+    return f"{where} cannot be used:\n" + "\n".join(wrong)
 
 
 def known(kind: str, name: str, names: Sequence[str]) -> str:

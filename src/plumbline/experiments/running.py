@@ -7,6 +7,7 @@ that is finished is not repeated. The result is written last, in one piece.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import inspect
@@ -14,25 +15,37 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import BaseModel
 from torch import nn
 
 from plumbline import data, models
 from plumbline.data import Part, Splits
 from plumbline.data.base import LOADERS
-from plumbline.experiments.recipe import MethodPart, Recipe
+from plumbline.experiments.probing import Probing
+from plumbline.experiments.recipe import (
+    DataPart,
+    MethodPart,
+    ModelPart,
+    OptimizerPart,
+    Recipe,
+)
 from plumbline.fairness import GroupReport, Outcomes, Undefined, evaluate, plain
+from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger
+from plumbline.methods import Method
+from plumbline.models import scattering
 from plumbline.training import Private, make_private, resume
 from plumbline.training.fitting import StepInfo
 
-RESULT, METRICS, CHECKPOINT = "result.json", "metrics.jsonl", "checkpoint.pt"
+RESULT, METRICS, CHECKPOINT, MODEL = "result.json", "metrics.jsonl", "checkpoint.pt", "model.pt"
 LOSS = nn.CrossEntropyLoss(reduction="none")
 _SAVE_SECONDS = 20.0
 _EVALUATED_AT_ONCE = 4096
@@ -40,24 +53,66 @@ _EVALUATED_AT_ONCE = 4096
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What is run.
+    """What is run: a row of a recipe with a seed.
 
     Attributes:
         recipe: The recipe it belongs to.
-        method: Which of its methods.
+        method: Which of its rows.
         seed: Which of its seeds.
+        held_out: The share of the training records that the run is judged on instead of the test
+            part, and not trained on; 0 for a run that is judged on the test part.
+        noise_seed: Of batches and noise where it is not ``seed``; None draws them securely.
     """
 
     recipe: Recipe
     method: MethodPart
     seed: int
+    held_out: float = 0.0
+    noise_seed: int | Literal["own"] | None = "own"
+
+    @property
+    def data(self) -> DataPart:
+        """The row's own data, or the recipe's."""
+        return self.method.data or self.recipe.data
+
+    @property
+    def model(self) -> ModelPart:
+        """The row's own network, or the recipe's."""
+        return self.method.model or self.recipe.model
+
+    @property
+    def optimizer(self) -> OptimizerPart:
+        """The row's own optimizer, or the recipe's; at the row's learning rate if it has one."""
+        part = self.method.optimizer or self.recipe.optimizer
+        rate = self.method.learning_rate
+        return part if rate is None else part.model_copy(update={"learning_rate": rate})
+
+    @property
+    def averaging(self) -> float | None:
+        """The decay of averaged weights: the row's own, or the recipe's."""
+        return self.recipe.averaging if self.method.averaging is None else self.method.averaging
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All that decides the result, as plain values."""
-        whole = self.recipe.model_dump(mode="json")
-        kept = {key: whole[key] for key in ("data", "model", "budget", "optimizer", "log_every")}
-        return {**kept, "method": self.method.model_dump(mode="json"), "seed": self.seed}
+        """All that decides the result, as plain values; what is left at its default is left out."""
+        return {
+            "data": _short(self.data),
+            "model": _short(self.model),
+            "budget": _short(self.recipe.budget),
+            "optimizer": _short(self.optimizer),
+            "averaging": self.averaging,
+            "probe": self.recipe.probe and _short(self.recipe.probe),
+            "log_every": self.recipe.log_every,
+            "method": _short(self.method),
+            "seed": self.seed,
+            "held_out": self.held_out,
+            "noise_seed": self.noise_seed,
+        }
+
+    @property
+    def name(self) -> str:
+        """The row and the seed, for people."""
+        return f"{self.method.title}, seed {self.seed}"
 
     @property
     def folder(self) -> str:
@@ -65,6 +120,22 @@ class RunSpec:
         digest = hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:10]
         title = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.method.title)
         return f"{title}-seed{self.seed}-{digest}"
+
+    def plain(self) -> dict[str, Any]:
+        """As plain values, for another process."""
+        return {
+            "recipe": self.recipe.model_dump(mode="json"),
+            "method": self.method.model_dump(mode="json"),
+            "seed": self.seed,
+            "held_out": self.held_out,
+            "noise_seed": self.noise_seed,
+        }
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> RunSpec:
+        """From ``plain``."""
+        recipe, method = Recipe.of(fields["recipe"]), MethodPart.model_validate(fields["method"])
+        return cls(recipe, method, fields["seed"], fields["held_out"], fields["noise_seed"])
 
 
 @dataclass(frozen=True)
@@ -106,14 +177,17 @@ def run(
     if (finished := read_result(folder)) is not None:
         return finished
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "recipe.json", {**spec.facts, "name": spec.recipe.name})
-    _write(folder / "versions.json", _versions())
+    write_json(folder / "recipe.json", {**spec.facts, "name": spec.recipe.name})
+    write_json(folder / "versions.json", _versions())
     splits = load_data(spec)
-    with Ledger.open(folder / "ledger") as ledger:
+    with _one_thread(), Ledger.open(folder / "ledger") as ledger:
         private = _started(spec, splits, folder, ledger)
         log = _Log(private, splits, folder, spec.recipe.log_every, told)
-        private.fit([log], progress=False)
-        report = measure(private.model, splits.test, splits.groups)
+        probing = Probing.of(spec, private, splits, folder) if spec.recipe.probe else None
+        private.fit([log, probing] if probing else [log], progress=False)
+        report = judged(private, splits)
+        if probing:
+            probing.finish(private)
         result = RunResult(
             method=spec.method.title,
             seed=spec.seed,
@@ -126,9 +200,22 @@ def run(
         )
         private.close()
     (folder / "statement.txt").write_text(result.statement + "\n", encoding="utf-8")
-    _write(folder / RESULT, _plain_result(result))
+    with private.averaged() if spec.averaging is not None else nullcontext():
+        write_model(private.model, folder / MODEL)
+    write_json(folder / RESULT, _plain_result(result))
     (folder / CHECKPOINT).unlink(missing_ok=True)
     return result
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A sum's rounding depends on the threads that share it; with one, a run is always the same."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def read_result(folder: Path) -> RunResult | None:
@@ -143,11 +230,52 @@ def read_result(folder: Path) -> RunResult | None:
 
 
 def load_data(spec: RunSpec) -> Splits:
-    """The data set, split by the run's seed where its loader splits at all."""
-    options = dict(spec.recipe.data.options)
-    if "seed" in inspect.signature(LOADERS[spec.recipe.data.name]).parameters:
+    """The run's data: split by its seed where the loader splits at all, the part that is held out
+    in place of the test part, and features in place of images.
+    """
+    options = dict(spec.data.options)
+    if "seed" in inspect.signature(LOADERS[spec.data.name]).parameters:
         options = {"seed": spec.seed, **options}
-    return data.load(spec.recipe.data.name, **options)
+    scales = spec.data.scales if spec.data.features else None
+    splits = _loaded(spec.data.name, json.dumps(options), scales)
+    return splits if not spec.held_out else _held_out(splits, spec.held_out, spec.seed)
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(name: str, options: str, scales: int | None) -> Splits:
+    """Loaded once for the runs of a process that share it."""
+    splits = data.load(name, **json.loads(options))
+    if scales is None:
+        return splits
+    train, test = (_scattered(part, scales) for part in (splits.train, splits.test))
+    return replace(splits, train=train, test=test)
+
+
+def _scattered(part: Part, scales: int) -> Part:
+    whole, index = part.origin or (part, None)
+    x = scattering.features(whole, scales=scales, cache=cache_folder())
+    return Part(x if index is None else x[index], part.y, part.sensitive_features)
+
+
+def cache_folder() -> Path:
+    """Where features are kept: ``PLUMBLINE_CACHE``, or a folder below the user's own cache."""
+    return Path(os.environ.get("PLUMBLINE_CACHE", Path.home() / ".cache" / "plumbline"))
+
+
+def _held_out(splits: Splits, share: float, seed: int) -> Splits:
+    """A validation part from the training records, the same for every method."""
+    order = torch.randperm(len(splits.train), generator=torch.Generator().manual_seed(seed))
+    count = max(1, round(share * len(splits.train)))
+    train, held = splits.train.select(order[count:]), splits.train.select(order[:count])
+    return replace(splits, train=train, test=held)
+
+
+def judged(private: Private, splits: Splits) -> GroupReport:
+    """The metrics of a run's model, with its averaged weights where it averages them."""
+    if private.averaging is None:
+        return measure(private.model, splits.test, splits.groups)
+    with private.averaged() as model:
+        return measure(model, splits.test, splits.groups)
 
 
 def measure(model: nn.Module, part: Part, groups: tuple[str, ...]) -> GroupReport:
@@ -170,35 +298,52 @@ def measure(model: nn.Module, part: Part, groups: tuple[str, ...]) -> GroupRepor
 
 def _started(spec: RunSpec, splits: Splits, folder: Path, ledger: Ledger) -> Private:
     torch.manual_seed(spec.seed)
-    model = models.build(spec.recipe.model.name, **spec.recipe.model.options)
-    optimizer = spec.recipe.optimizer
-    if spec.method.learning_rate is not None:
-        optimizer = optimizer.model_copy(update={"learning_rate": spec.method.learning_rate})
+    model = models.build(spec.model.name, **spec.model.options)
     method = spec.method.build()
     settings: dict[str, Any] = {
         "loss": LOSS,
         "method": method,
-        "budget": _budget(spec, method.unbounded_reason is not None, len(splits.train)),
+        "budget": _budget(spec, method, len(splits.train)),
         "accountant": spec.recipe.budget.accountant,
         "relation": spec.recipe.budget.relation,
         "sensitive_features": splits.train.sensitive_features,
-        "seed": spec.seed,
+        "seed": spec.seed if spec.noise_seed == "own" else spec.noise_seed,
         "deterministic": True,
         "ledger": ledger,
+        "averaging": spec.averaging,
     }
-    made = optimizer.build(model)
+    made = spec.optimizer.build(model)
     if (folder / CHECKPOINT).is_file():
         return resume(folder / CHECKPOINT, model, made, splits.train, **settings)
     return make_private(model, made, splits.train, **settings)
 
 
-def _budget(spec: RunSpec, unbounded: bool, records: int) -> Any:
-    """The recipe's budget; a method without a guarantee gets the noise that DP-SGD would have."""
+def _budget(spec: RunSpec, method: Method, records: int) -> Budget:
+    """The recipe's budget for a row.
+
+    A method without a guarantee gets the noise that DP-SGD would have. A row with a batch size or
+    a number of epochs of its own gets the epsilon that the recipe's plain DP-SGD would spend.
+    """
     part = spec.recipe.budget
-    if not unbounded or part.noise_multiplier is not None:
+    own = {"expected_batch_size": spec.method.expected_batch_size, "epochs": spec.method.epochs}
+    given = {name: value for name, value in own.items() if value is not None}
+    if not given and (method.unbounded_reason is None or part.noise_multiplier is not None):
         return part.budget()
-    plan = part.budget().resolve(records, accountant=part.accountant, relation=part.relation)
-    return part.budget(noise_multiplier=plan.noise_multiplier)
+
+    def resolved(budget: Budget) -> Plan:
+        return budget.resolve(records, accountant=part.accountant, relation=part.relation)
+
+    budget = part.budget()
+    if given:
+        epsilon = part.epsilon or resolved(budget).epsilon
+        changes: dict[str, Any] = {"epsilon": epsilon, "noise_multiplier": None, **given}
+        if "epochs" in given:
+            changes["steps"] = None
+        budget = replace(budget, **changes)
+    if method.unbounded_reason is None:
+        return budget
+    noise = resolved(budget).noise_multiplier
+    return replace(budget, epsilon=None, noise_multiplier=noise)
 
 
 class _Log:
@@ -226,7 +371,7 @@ class _Log:
         if self._told is not None:
             self._told(info.step, info.steps)
         if info.step % self._every == 0 or info.step == info.steps:
-            report = measure(private.model, self._splits.test, self._splits.groups)
+            report = judged(private, self._splits)
             row = {
                 "step": info.step,
                 "epsilon": _finite(info.epsilon),
@@ -290,6 +435,11 @@ def _read_report(stored: dict[str, Any]) -> GroupReport:
     )
 
 
+def _short(part: BaseModel) -> dict[str, Any]:
+    """As plain values, without what is left at its default: a new option moves no old folder."""
+    return part.model_dump(mode="json", exclude_defaults=True)
+
+
 def _finite(value: float) -> float | str:
     return "inf" if value == float("inf") else value
 
@@ -303,7 +453,14 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _write(path: Path, value: Any) -> None:
+def write_model(model: nn.Module, path: Path) -> None:
+    """Writes the weights; read them with ``torch.load(path, weights_only=True)``."""
+    partial = path.with_suffix(".part")
+    torch.save(model.state_dict(), partial)
+    os.replace(partial, path)
+
+
+def write_json(path: Path, value: Any) -> None:
     """Writes JSON so that the file is whole or not there."""
     partial = path.with_suffix(path.suffix + ".part")
     partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,96 @@
+"""The best private models we can train on two cores, beside what the papers report.
+
+`python -m benchmarks.records [NAME ...]` makes the runs of recipes/records (five seeds each; what
+is finished below runs/records is not repeated) and writes benchmarks/results/records.md. What is to
+be reached and the papers' figures at the same epsilon are in recipes/records/targets.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from plumbline.experiments import Recipe, Table, compare
+from plumbline.experiments.recipes import folder as recipes_folder
+
+RECORDS = "records"
+
+
+def main() -> None:
+    """Runs, prints, writes down."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--out", type=Path, default=Path("runs") / RECORDS)
+    options = parser.parse_args()
+    root = recipes_folder() / RECORDS
+    targets: dict[str, Any] = tomllib.loads((root / "targets.toml").read_text())
+    console = Console(width=140)
+    results = Path(__file__).parent / "results" / "records.json"
+    found = json.loads(results.read_text()) if results.is_file() else {}
+    for name in options.names or targets:
+        recipe = Recipe.read(root / f"{name}.toml")
+        with console.status(name) as status:
+            table = compare(
+                recipe,
+                options.out / name,
+                told=lambda p, s=status, n=name: s.update(f"{n}: {p.done} of {p.total} runs"),
+            )
+        found[name] = _measured(table, targets[name])
+        console.print(name, found[name], highlight=False)
+        results.write_text(json.dumps(found, indent=2) + "\n")
+    text = _markdown(found, targets)
+    results.with_suffix(".md").write_text(text)
+    console.print(text, highlight=False)
+
+
+def _measured(table: Table, target: dict[str, Any]) -> dict[str, Any]:
+    """Each figure to be reached, measured; epsilon and the mean time of a run."""
+    row = table.rows[0]
+    values = {}
+    for key in target["reach"]:
+        metric, _, group = key.partition(" / ")
+        estimate = (row.seeds.by_group[group] if group else row.seeds.overall)[metric]
+        scale = 100 if metric == "accuracy" else 1
+        values[key] = [scale * float(estimate.mean), scale * float(estimate.standard_error)]
+    return {"epsilon": row.epsilon, "seconds": row.seconds, "values": values}
+
+
+def _markdown(found: dict[str, Any], targets: dict[str, Any]) -> str:
+    head = [
+        "task",
+        "epsilon",
+        "figure",
+        "ours (mean of 5 seeds)",
+        "to reach",
+        "papers",
+        "s per run",
+    ]
+    lines = [head, ["---"] * len(head)]
+    for name, target in targets.items():
+        if name not in found:
+            continue
+        one = found[name]
+        for key, reach in target["reach"].items():
+            mean, error = one["values"][key]
+            digits = 1 if key.startswith("accuracy") else 3
+            lines.append(
+                [
+                    name,
+                    f"{one['epsilon']:.3g}",
+                    key,
+                    f"{mean:.{digits}f} ± {error:.{digits + 1}f}",
+                    f"{reach:g}" if reach else "",
+                    target.get("papers", {}).get(key, ""),
+                    f"{one['seconds']:.0f}",
+                ]
+            )
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

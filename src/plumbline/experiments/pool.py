@@ -1,0 +1,167 @@
+"""Runs in parallel: one process for each core, and progress for each run.
+
+A run has one thread of torch's, so that processes do not fight, and its result does not depend on
+how many there are. A run that is finished is read, not repeated. An interrupt ends the processes
+at once and in silence: whatever they had saved is where the next session goes on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from plumbline.experiments.running import RunResult, RunSpec, read_result, run
+
+_POLL_SECONDS = 0.25
+
+
+@dataclass
+class Progress:
+    """How far the runs are.
+
+    Attributes:
+        done: How many are finished.
+        total: Of how many.
+        running: Those at work: name to (steps done, steps).
+    """
+
+    done: int
+    total: int
+    running: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+Told = Callable[[Progress], None]
+
+
+class Workers:
+    """Processes that make runs, to be used in a ``with`` block.
+
+    Args:
+        workers: How many runs at a time; one for each core by default. With 1 they are made here.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers is {workers}; there must be at least 1.")
+        self._workers = workers or _cores()
+        self._pool: ProcessPoolExecutor | None = None
+        self._steps: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._pool is None:
+            return
+        if kind is not None:
+            for process in multiprocessing.active_children():
+                process.terminate()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool = None
+
+    def run(
+        self, specs: Sequence[RunSpec], root: Path, told: Told | None = None
+    ) -> list[RunResult]:
+        """Makes the runs that are not finished yet; the results of all, in order."""
+        progress = Progress(0, len(specs))
+        waiting = [spec for spec in specs if read_result(root / spec.folder) is None]
+        progress.done = len(specs) - len(waiting)
+        tell = told or (lambda _: None)
+        tell(progress)
+        if self._workers == 1:
+            _here(waiting, root, progress, tell)
+        elif waiting:
+            self._in_processes(waiting, root, progress, tell)
+        return [run(spec, root) for spec in specs]
+
+    def _in_processes(
+        self, specs: Sequence[RunSpec], root: Path, progress: Progress, tell: Told
+    ) -> None:
+        pool = self._started()
+        waiting: dict[Future[None], str] = {
+            pool.submit(_in_process, spec.plain(), str(root)): spec.name for spec in specs
+        }
+        while waiting:
+            done, _ = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
+            while not self._steps.empty():
+                name, step, steps = self._steps.get()
+                progress.running[name] = (step, steps)
+            for one in done:
+                progress.running.pop(waiting.pop(one), None)
+                progress.done += 1
+                one.result()
+            tell(progress)
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            spawn = multiprocessing.get_context(
+                "spawn"
+            )  # a fork copies torch's threads, half alive
+            self._steps = spawn.SimpleQueue()
+            self._pool = ProcessPoolExecutor(
+                self._workers,
+                mp_context=spawn,
+                initializer=_initialise,
+                initargs=(self._steps,),
+            )
+        return self._pool
+
+
+def _here(specs: Sequence[RunSpec], root: Path, progress: Progress, tell: Told) -> None:
+    for spec in specs:
+
+        def stepped(step: int, steps: int, name: str = spec.name) -> None:
+            progress.running = {name: (step, steps)}
+            tell(progress)
+
+        run(spec, root, told=_seldom(stepped))
+        progress.running = {}
+        progress.done += 1
+        tell(progress)
+
+
+def _seldom(told: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    """Passes on a few steps a second: more would only cost time."""
+    last = 0.0
+
+    def passed_on(step: int, steps: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > _POLL_SECONDS:
+            last = time.monotonic()
+            told(step, steps)
+
+    return passed_on
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_steps: Any = None  # in a worker process: where it tells its steps
+
+
+def _initialise(steps: Any) -> None:
+    global _steps
+    _steps = steps
+    # A terminal's Ctrl-C reaches every process: the first one says what is kept, these only end.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
+
+def _in_process(fields: dict[str, Any], root: str) -> None:
+    spec = RunSpec.of(fields)
+    run(spec, root, told=_seldom(lambda step, steps: _steps.put((spec.name, step, steps))))

@@ -1,0 +1,39 @@
+"""The recipes that come with the repository, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plumbline.experiments.recipe import RecipeError, known
+
+
+def folder() -> Path:
+    """Where they are: beside ``src`` in a checkout."""
+    return Path(__file__).parents[3] / "recipes"
+
+
+def find(name: str) -> Path:
+    """A recipe's file: a path as it is given, or the name of one that comes with the repository.
+
+    Raises:
+        RecipeError: With the nearest name.
+    """
+    given = Path(name)
+    if given.is_file():
+        return given
+    if given.suffix == ".toml" or (
+        len(given.parts) > 1 and not (folder() / f"{name}.toml").is_file()
+    ):
+        raise RecipeError(f"There is no recipe file {name}.")
+    try:
+        known("recipe", name, names())
+    except ValueError as error:
+        raise RecipeError(f"{error}") from None
+    return folder() / f"{name}.toml"
+
+
+def names() -> list[str]:
+    """The recipes there are, those in folders with the folder's name."""
+    root = folder()
+    paths = [path for path in root.rglob("*.toml") if path.parent.name != "papers"]
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in paths)

@@ -1,0 +1,13 @@
+"""Studies: each makes the numbers of a kind of table or figure. A new kind is one file here."""
+
+from plumbline.experiments.studies import (  # noqa: F401
+    benchmark,
+    clipping_examples,
+    comparison,
+    risk_bounds,
+    symmetry_over_training,
+    two_minima,
+)
+from plumbline.experiments.studies.base import STUDIES, Measured, Measurements, study
+
+__all__ = ["STUDIES", "Measured", "Measurements", "study"]

@@ -1,0 +1,56 @@
+"""Step-time ratios to plain DP-SGD (paper 002, Table 4; paper 000, Fig. 3), from the benchmark.
+
+``python -m benchmarks.methods`` measures and writes them; here they are read, since a measurement
+beside other work would be none.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from plumbline.experiments.pool import Told
+from plumbline.experiments.recipe import Part, RecipeError
+from plumbline.experiments.recipes import folder as recipes_folder
+from plumbline.experiments.studies.base import Measured, Measurements, study
+from plumbline.experiments.studies.settings import checked
+
+
+class BenchmarkPart(Part):
+    """What is taken from the benchmark's results.
+
+    Attributes:
+        methods: The paper's names of methods, to the benchmark's.
+        models: What a column is called, to the benchmark's name of the network.
+    """
+
+    methods: dict[str, str]
+    models: dict[str, str]
+
+
+def results() -> Path:
+    """Where the benchmark writes: beside ``src`` in a checkout."""
+    return recipes_folder().parent / "benchmarks" / "results" / "methods.json"
+
+
+@study("benchmark")
+def benchmark(
+    settings: dict[str, Any], folder: Path, workers: int | None, told: Told | None
+) -> Measurements:
+    """The median ratio of each method's step time to DP-SGD's."""
+    part = checked(BenchmarkPart, settings)
+    path = results()
+    if not path.is_file():
+        raise RecipeError(
+            f"There are no results at {path}. Run `python -m benchmarks.methods` in a checkout, "
+            "with nothing else at work."
+        )
+    stored = json.loads(path.read_text(encoding="utf-8"))["models"]
+    found = {}
+    for title, method in part.methods.items():
+        for column, model in part.models.items():
+            ratio = stored.get(model, {}).get(method, {}).get("ratio")
+            if ratio is not None:
+                found[f"{title} / step time / {column}"] = Measured(float(ratio))
+    return Measurements(found, notes=(f"Ratios to DP-SGD from {path.name}: medians of a race.",))

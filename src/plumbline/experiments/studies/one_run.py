@@ -1,0 +1,53 @@
+"""A recipe's first row as a run in memory, for studies that look at it more closely than a probe.
+
+Nothing is written, and no ledger is kept: what comes of it is a figure, not a model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plumbline import models
+from plumbline.data import Splits
+from plumbline.diagnostics import Sample
+from plumbline.experiments.recipe import Recipe
+from plumbline.experiments.running import LOSS, RunSpec, load_data
+from plumbline.training import Private, make_private
+
+
+def started(recipe: Recipe, seed: int) -> tuple[RunSpec, Private, Splits]:
+    """The run of the recipe's first row before its first step, and its data."""
+    spec = RunSpec(recipe, recipe.methods[0], seed)
+    splits = load_data(spec)
+    torch.manual_seed(seed)
+    model = models.build(spec.model.name, **spec.model.options)
+    private = make_private(
+        model,
+        spec.optimizer.build(model),
+        splits.train,
+        loss=LOSS,
+        method=spec.method.build(),
+        budget=recipe.budget.budget(),
+        accountant=recipe.budget.accountant,
+        relation=recipe.budget.relation,
+        sensitive_features=splits.train.sensitive_features,
+        seed=seed,
+        deterministic=True,
+    )
+    return spec, private, splits
+
+
+def sample(private: Private, index: Tensor) -> Sample:
+    """The gradients of training records ``index`` at the present weights, as the run clips them."""
+    records = private.fetch(index)
+    method: Any = private.method  # training's own word for it does not know of clipping
+    return Sample.take(
+        private.model,
+        lambda: private.loss(private.model, records),
+        method.clipping,
+        noise_multiplier=private.plan.noise_multiplier,
+        expected_size=private.plan.expected_batch_size,
+    )

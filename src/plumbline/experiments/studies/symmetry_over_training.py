@@ -1,0 +1,122 @@
+"""Paper 001, Figs. 1 to 3: gradients lie more symmetrically about their mean after some training.
+
+A recipe's first row is trained, and at the start and at the end of some epochs its gradients are
+projected on random planes and compared with the true gradient. The paper judges by eye; in numbers,
+the asymmetry of a projection is the Wasserstein distance between its values and their mirror image
+about the mean, in standard deviations. A symmetric distribution of B values has about
+``1.15 / sqrt(B)`` by chance. The readings for the figures are in each seed's ``diagnostics.jsonl``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from scipy import stats
+from torch import Tensor
+
+from plumbline.diagnostics import projections, symmetry
+from plumbline.experiments.pool import Told
+from plumbline.experiments.probing import Probing
+from plumbline.experiments.recipe import Part, ProbePart, Recipe
+from plumbline.experiments.studies.base import Measurements, over_runs, study
+from plumbline.experiments.studies.one_run import sample, started
+from plumbline.experiments.studies.settings import checked
+from plumbline.training import Private
+from plumbline.training.fitting import StepInfo
+from plumbline.undefined import Undefined
+
+PLANES = 8  # Fig. 2
+
+
+class SymmetryPart(Part):
+    """What is looked at.
+
+    Attributes:
+        recipe: Its first row is trained, once for each seed.
+        every: How many epochs lie between looks; the first is before training.
+        records: On how many training records.
+    """
+
+    recipe: dict[str, Any]
+    every: int = Field(ge=1)
+    records: int = Field(default=512, ge=16)
+
+
+@study("symmetry")
+def symmetry_over_training(
+    settings: dict[str, Any], folder: Path, workers: int | None, told: Told | None
+) -> Measurements:
+    """Asymmetry before and along training; the rows are epochs."""
+    part = checked(SymmetryPart, settings)
+    recipe = Recipe.of(part.recipe)
+    found: dict[str, list[float]] = {}
+    for seed in recipe.seeds:
+        for epoch, numbers in _trained(recipe, part, seed, folder / f"seed{seed}").items():
+            for metric, value in numbers.items():
+                found.setdefault(f"epoch {epoch} / {metric}", []).append(value)
+    return Measurements(
+        {key: over_runs(key.split(" / ")[1], values) for key, values in found.items()}
+    )
+
+
+def asymmetry(values: Tensor) -> float:
+    """How far values ``[B]`` lie from their mirror image about the mean, in deviations."""
+    centred = values.double() - values.double().mean()
+    deviation = float(centred.std())
+    if deviation == 0:
+        return 0.0
+    z = (centred / deviation).numpy()
+    return float(stats.wasserstein_distance(z, -z))
+
+
+def _trained(
+    recipe: Recipe, part: SymmetryPart, seed: int, folder: Path
+) -> dict[int, dict[str, float]]:
+    """What was found at the end of each epoch that was looked at, after 0 before training."""
+    probe = ProbePart(every=10**9, records=part.records, measure=("symmetry",))
+    spec, private, splits = started(recipe.model_copy(update={"probe": probe}), seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "diagnostics.jsonl").unlink(missing_ok=True)
+    probing = Probing.of(spec, private, splits, folder)
+    order = torch.randperm(len(splits.train), generator=torch.Generator().manual_seed(seed))
+    index = order[: part.records].sort().values
+    size, records = private.plan.expected_batch_size, len(splits.train)
+    last = private.plan.steps * size // records
+    wanted = {-(-epoch * records // size): epoch for epoch in range(0, last + 1, part.every)}
+    found: dict[int, dict[str, float]] = {}
+
+    def look(private: Private, step: int) -> None:
+        if step not in wanted:
+            return
+        model, training = private.model, private.model.training
+        model.eval()  # dropout would be measured too
+        found[wanted[step]] = _numbers(private, index, seed)
+        probing.after_step(private, StepInfo(step, step, 0.0, private.plan.delta))
+        model.train(training)
+
+    look(private, 0)
+    private.fit([lambda run, info: look(run, info.step)], progress=False)
+    return found
+
+
+def _numbers(private: Private, index: Tensor, seed: int) -> dict[str, float]:
+    own = sample(private, index)
+    planes = projections(own, torch.Generator().manual_seed(seed), PLANES).cpu()
+    by_plane = [(asymmetry(one[:, 0]) + asymmetry(one[:, 1])) / 2 for one in planes]
+    found = symmetry(own)
+    numbers = {
+        "asymmetry": sum(by_plane) / len(by_plane),
+        "largest asymmetry of a plane": max(by_plane),
+        "share of negative cosines": float((found.cosines < 0).double().mean()),
+        "mean cosine": float(found.cosines.mean()),
+    }
+    if not isinstance(found.wasserstein, Undefined):
+        assert not isinstance(found.gradient_norm, Undefined)
+        assert not isinstance(found.clip, Undefined)
+        # Theorem 5's distance is at most |g| c.
+        scale = found.gradient_norm * found.clip
+        numbers["Wasserstein distance over |g| c"] = found.wasserstein / scale
+    return numbers

@@ -1,0 +1,339 @@
+"""Equal tuning: every method gets the same number of trials, the same validation part and seeds.
+
+A comparison that tunes its methods unequally measures the tuning. Each row of a recipe is searched
+over its own declared space: the learning rate, the clipping bound where it has one, and the
+method's own knobs (``plumbline.methods.spaces``). The first trial is the settings that the recipe
+gives, so that tuning never does worse on the validation part than not tuning. The same command
+started again repeats nothing: trials are runs with folders of their own, and the search is seeded.
+
+Epsilon covers each trial, but neither their number nor the choice among them; ``NOT_COVERED`` says
+so wherever a tuned result is shown. ``selecting`` covers the choice too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plumbline.experiments.pool import Progress, Told, Workers
+from plumbline.experiments.recipe import MethodPart, Recipe, TunePart
+from plumbline.experiments.running import RunResult, RunSpec
+from plumbline.experiments.simple import with_simple_row
+from plumbline.fairness import GroupReport, Undefined
+from plumbline.methods import REGISTRY
+from plumbline.methods.spaces import LogBetween, Space
+
+NOT_COVERED = (
+    "the choice of settings by trials on private records: epsilon covers each run, not the search"
+)
+RATE = "learning_rate"
+_AT_ONCE = 4  # trials asked for together: fixed, so that a search does not depend on the cores
+_NEAR = {"accuracy": 0.01, "loss": 0.02}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings that were tried.
+
+    Attributes:
+        method: The title of the row.
+        learning_rate: What was tried.
+        settings: What was tried.
+        score: The objective on the validation part, mean over seeds; infinite or minus infinite,
+            whichever is worse, where it is undefined.
+        folders: The runs it comes from.
+    """
+
+    method: str
+    learning_rate: float
+    settings: dict[str, Any]
+    score: float
+    folders: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How much a method's result depends on its knobs.
+
+    Attributes:
+        best: The best score.
+        median: The score of the median trial: what a guess within the space would get.
+        near: The share of trials about as good as the best (a point of accuracy, 0.02 of loss).
+        importance: For each knob the part that it has in being among the best trials, adding up
+            to 1; empty with too few trials to tell.
+    """
+
+    best: float
+    median: float
+    near: float
+    importance: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The result of a search.
+
+    Attributes:
+        recipe: The recipe with a tuned row after each of its own.
+        trials: All that was tried, by row.
+        sensitivity: By row.
+    """
+
+    recipe: Recipe
+    trials: dict[str, tuple[Trial, ...]]
+    sensitivity: dict[str, Sensitivity]
+
+    def best(self, title: str) -> Trial:
+        """The best trial of a row."""
+        return _best(self.trials[title], _minimised(self.recipe.tune))
+
+    def write(self, folder: str | os.PathLike[str]) -> Path:
+        """Writes tuning.json and the tuned recipe, tuned.toml, whose path is returned."""
+        import tomli_w
+
+        root = Path(folder)
+        root.mkdir(parents=True, exist_ok=True)
+        told = {
+            "objective": self.recipe.tune.objective,
+            "not_covered": NOT_COVERED,
+            "trials": [
+                {**vars(one), "folder": one.folders[0]} for of in self.trials.values() for one in of
+            ],
+            "sensitivity": {title: vars(one) for title, one in self.sensitivity.items()},
+        }
+        text = json.dumps(_finite(told), indent=2, allow_nan=False)
+        (root / "tuning.json").write_text(text + "\n", encoding="utf-8")
+        fields = self.recipe.model_dump(mode="json", exclude_defaults=True)
+        (root / "tuned.toml").write_text(tomli_w.dumps(fields), encoding="utf-8")
+        return root / "tuned.toml"
+
+    def __str__(self) -> str:
+        """The table in Markdown: what was found, and how sensitive each method is."""
+        lines = [f"| method | best {self.recipe.tune.objective} | median trial | near the best |"]
+        lines[0] += " settings found | which knob matters |"
+        lines.append("| --- | ---: | ---: | ---: | --- | --- |")
+        for title, one in self.sensitivity.items():
+            best = self.best(title)
+            found = {"lr": best.learning_rate, **best.settings}
+            knobs = sorted(one.importance.items(), key=lambda item: -item[1])
+            lines.append(
+                f"| {title} | {one.best:.4g} | {one.median:.4g} | {one.near:.0%} | "
+                + ", ".join(f"{name} {_readable(value)}" for name, value in found.items())
+                + " | "
+                + ", ".join(f"{name} {share:.0%}" for name, share in knobs)
+                + " |"
+            )
+        return "\n".join(lines)
+
+
+def tune(
+    recipe: Recipe,
+    folder: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    told: Told | None = None,
+) -> Tuning:
+    """Searches settings for every row of a recipe, as its ``tune`` part says.
+
+    Args:
+        recipe: Whose rows.
+        folder: Where the trials' runs are kept.
+        workers: How many runs at a time; one for each core by default.
+        told: Is told now and then how far the runs are.
+    """
+    recipe = with_simple_row(recipe)
+    rows = [row for row in recipe.methods if row.origin != "tuned"]
+    found: dict[str, tuple[Trial, ...]] = {}
+    sensitivity: dict[str, Sensitivity] = {}
+    methods: list[MethodPart] = []
+    total = len(rows) * recipe.tune.trials * len(recipe.tune.seeds)
+    with Workers(workers) as pool:
+        for place, row in enumerate(rows):
+            before = place * recipe.tune.trials * len(recipe.tune.seeds)
+            search = _Search(recipe, row, Path(folder), pool, _shifted(told, before, total))
+            found[row.title], sensitivity[row.title] = search.run()
+            methods += [row, search.tuned()]
+    return Tuning(recipe.model_copy(update={"methods": tuple(methods)}), found, sensitivity)
+
+
+def space_of(row: MethodPart, tune: TunePart) -> dict[str, Space]:
+    """What is searched for a row: the learning rate, the clip if it has one, its own knobs."""
+    entry = REGISTRY[row.name]
+    space: dict[str, Space] = {RATE: LogBetween(*tune.learning_rate)}
+    if entry.clips:
+        space["clip"] = LogBetween(*tune.clip)
+    return {**space, **entry.search}
+
+
+def candidate(
+    row: MethodPart, space: Mapping[str, Space], places: Mapping[str, float]
+) -> MethodPart:
+    """The row with settings at given places of its space, in three digits."""
+    values = {name: _rounded(one.at(places[name])) for name, one in space.items()}
+    rate = values.pop(RATE)
+    return row.model_copy(
+        update={"learning_rate": rate, "settings": {**row.settings, **values}, "origin": "tuned"}
+    )
+
+
+def score_of(report: GroupReport, objective: str) -> float:
+    """The objective's value; NaN where it is undefined."""
+    metric = "loss" if objective.endswith("loss") else "accuracy"
+    if not objective.startswith("worst group"):
+        value = report.overall[metric]
+        return math.nan if isinstance(value, Undefined) else float(value)
+    judged = [group for group, size in report.sizes.items() if size >= report.minimum_size]
+    values = [report.by_group[group][metric] for group in judged]
+    numbers = [float(value) for value in values if not isinstance(value, Undefined)]
+    if len(numbers) < len(values) or not numbers:
+        return math.nan
+    return max(numbers) if metric == "loss" else min(numbers)
+
+
+class _Search:
+    """The trials of one row."""
+
+    def __init__(
+        self, recipe: Recipe, row: MethodPart, root: Path, pool: Workers, told: Told | None
+    ) -> None:
+        self._recipe = recipe.model_copy(update={"probe": None, "log_every": 10**9})
+        self._row, self._root, self._pool, self._told = row, root, pool, told
+        self._space = space_of(row, recipe.tune)
+        self._minimised = _minimised(recipe.tune)
+        self._trials: list[Trial] = []
+
+    def run(self) -> tuple[tuple[Trial, ...], Sensitivity]:
+        """All trials, and what they say about the knobs."""
+        optuna = _optuna()
+        study = optuna.create_study(
+            direction="minimize" if self._minimised else "maximize",
+            sampler=optuna.samplers.TPESampler(seed=0, n_startup_trials=6, constant_liar=True),
+        )
+        knobs = {name: optuna.distributions.FloatDistribution(0, 1) for name in self._space}
+        given = [_as_given(self._row, self._recipe)]
+        while len(self._trials) < self._recipe.tune.trials:
+            left = min(_AT_ONCE, self._recipe.tune.trials - len(self._trials))
+            asked = [study.ask(knobs) for _ in range(left - len(given))]
+            rows = [candidate(self._row, self._space, one.params) for one in asked]
+            tried = self._try([*given, *rows])
+            for one, trial in zip(asked, tried[len(given) :], strict=True):
+                if math.isfinite(trial.score):
+                    study.tell(one, trial.score)
+                else:
+                    study.tell(one, state=optuna.trial.TrialState.FAIL)
+            given = []
+        return tuple(self._trials), self._sensitivity(study)
+
+    def tuned(self) -> MethodPart:
+        """The row with the best settings."""
+        best = _best(self._trials, self._minimised)
+        return self._row.model_copy(
+            update={
+                "origin": "tuned",
+                "learning_rate": best.learning_rate,
+                "settings": best.settings,
+            }
+        )
+
+    def _try(self, rows: Sequence[MethodPart]) -> list[Trial]:
+        tune = self._recipe.tune
+        specs = [
+            RunSpec(self._recipe, row, seed, held_out=tune.validation)
+            for row in rows
+            for seed in tune.seeds
+        ]
+        done = len(self._trials) * len(tune.seeds)
+        results = self._pool.run(specs, self._root, _shifted(self._told, done))
+        by_row = [
+            results[place : place + len(tune.seeds)]
+            for place in range(0, len(results), len(tune.seeds))
+        ]
+        tried = [self._trial(row, runs) for row, runs in zip(rows, by_row, strict=True)]
+        self._trials += tried
+        return tried
+
+    def _trial(self, row: MethodPart, runs: Sequence[RunResult]) -> Trial:
+        scores = [score_of(one.report, self._recipe.tune.objective) for one in runs]
+        score = statistics.fmean(scores)
+        if math.isnan(score):
+            score = math.inf if self._minimised else -math.inf
+        return Trial(
+            method=self._row.title,
+            learning_rate=row.learning_rate
+            or RunSpec(self._recipe, row, 0).optimizer.learning_rate,
+            settings=row.settings,
+            score=score,
+            folders=tuple(one.folder for one in runs),
+        )
+
+    def _sensitivity(self, study: Any) -> Sensitivity:
+        scores = sorted((one.score for one in self._trials), reverse=not self._minimised)
+        metric = "loss" if self._minimised else "accuracy"
+        near = [score for score in scores if abs(score - scores[0]) <= _NEAR[metric]]
+        importance: dict[str, float] = {}
+        if len(self._trials) >= 8 and len(self._space) > 1:
+            optuna = _optuna()
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+            importance = dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+        return Sensitivity(
+            best=scores[0],
+            median=statistics.median(scores),
+            near=len(near) / len(scores),
+            importance=importance,
+        )
+
+
+def _as_given(row: MethodPart, recipe: Recipe) -> MethodPart:
+    rate = RunSpec(recipe, row, 0).optimizer.learning_rate
+    return row.model_copy(update={"learning_rate": rate, "origin": "tuned"})
+
+
+def _best(trials: Sequence[Trial], minimised: bool) -> Trial:
+    """The best trial; the earliest of equals."""
+    pick = min if minimised else max
+    return pick(trials, key=lambda one: one.score)
+
+
+def _minimised(tune: TunePart) -> bool:
+    return tune.objective.endswith("loss")
+
+
+def _shifted(told: Told | None, done: int, total: int | None = None) -> Told | None:
+    """Tells the progress of a part as that of the whole."""
+    if told is None:
+        return None
+    return lambda part: told(Progress(done + part.done, total or part.total, part.running))
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.3g}") if isinstance(value, float) else value
+
+
+def _readable(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: as a word."""
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ImportError(
+            "Tuning needs optuna, which is in the extra 'tune': pip install 'plumbline[tune]'."
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna

@@ -1,0 +1,57 @@
+"""Runs in processes: the same results as here, progress, nothing repeated, a clean end."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from plumbline.experiments import RunSpec
+from plumbline.experiments.pool import Progress, Workers
+from tests.experiments.small import recipe
+
+
+def specs(seeds: int = 2) -> list[RunSpec]:
+    one = recipe()
+    return [RunSpec(one, one.methods[1], seed) for seed in range(seeds)]
+
+
+def test_runs_are_told_step_by_step_and_counted(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    with Workers(1) as workers:
+        results = workers.run(
+            specs(), tmp_path, lambda p: told.append(Progress(p.done, p.total, dict(p.running)))
+        )
+    assert [result.seed for result in results] == [0, 1]
+    assert (told[0].done, told[0].total) == (0, 2)
+    assert told[-1] == Progress(2, 2, {})
+    assert any("dpsgd, seed 0" in one.running for one in told)
+
+
+def test_processes_give_what_this_one_does_and_repeat_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Workers(2) as workers:
+        there = workers.run(specs(), tmp_path / "there")
+    assert not multiprocessing.active_children()
+    with Workers(1) as workers:
+        here = workers.run(specs(), tmp_path / "here")
+    for one, other in zip(there, here, strict=True):
+        # One thread a process, another number here: sums round differently.
+        loss = one.report.overall["loss"]
+        assert loss == pytest.approx(other.report.overall["loss"], rel=1e-4)
+    monkeypatch.setattr(Workers, "_in_processes", lambda *_: pytest.fail("repeated"))
+    with Workers(2) as workers:
+        assert workers.run(specs(), tmp_path / "there") == there
+
+
+def test_a_failing_run_ends_the_others(tmp_path: Path) -> None:
+    one = recipe(data={"name": "adult", "options": {"no_such_option": 1}})
+    failing = [RunSpec(one, one.methods[1], seed) for seed in range(2)]
+    with pytest.raises(TypeError, match="no_such_option"), Workers(2) as workers:
+        workers.run(failing, tmp_path)
+    assert not multiprocessing.active_children()
+
+
+def test_there_must_be_a_worker() -> None:
+    with pytest.raises(ValueError, match="workers is 0; there must be at least 1"):
+        Workers(0)
