@@ -15,17 +15,18 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint bench docs
+.PHONY: help demo test test-slow test-browser lint bench docs
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo       a short real example"
-	@echo "make test       the tests"
-	@echo "make test-slow  the tests marked slow, which make test leaves out"
-	@echo "make lint       ruff, ruff format --check, mypy --strict"
-	@echo "make bench      timings beside other libraries; fills the table in README.md"
-	@echo "make docs       the documentation site, in site/"
+	@echo "make demo          a short real example"
+	@echo "make test          the tests"
+	@echo "make test-slow     the tests marked slow, which make test leaves out"
+	@echo "make test-browser  the page in a real browser, chromium; pictures in build/screenshots/"
+	@echo "make lint          ruff, ruff format --check, mypy --strict"
+	@echo "make bench         timings beside other libraries; fills the table in README.md"
+	@echo "make docs          the documentation site, in site/"
 
 demo: $(VENV)/.installed-base
 	$(BIN)/python examples/per_record_gradients.py
@@ -40,6 +41,20 @@ test: $(VENV)/.installed-dev
 # pytest's exit code 5 says that no test was collected: no test is slow yet, which is no failure.
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2 -m slow || test $$? -eq 5
+
+# In one process: a browser takes a core by itself.
+test-browser: export OMP_NUM_THREADS := 1
+test-browser: $(VENV)/.installed-dev $(VENV)/.installed-browser
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || $(MAKE) --no-print-directory chromium
+	$(BIN)/python -m pytest -m browser
+
+# Through the system's packages, which need rights and a network. Without them the tests cannot
+# run, and that is said, not skipped.
+.PHONY: chromium
+chromium: SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+chromium:
+	@command -v apt-get >/dev/null || { echo "make test-browser needs chromium and chromedriver on the PATH, and there is no apt-get to install them: install them by hand." >&2; exit 1; }
+	@{ $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core >/dev/null; } || { echo "make test-browser could not install chromium and chromium-driver by apt-get (no network, or no rights?): install them by hand and run it again." >&2; exit 1; }
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/python -m ruff check .
@@ -58,8 +73,9 @@ docs: $(VENV)/.installed-docs
 # Installing. Each set of extras also installs the package itself, hence the stamp of both.
 
 $(VENV)/.installed-base: EXTRAS :=
-$(VENV)/.installed-dev: EXTRAS := [dev,images,scattering,transformers]
+$(VENV)/.installed-dev: EXTRAS := [dev,images,scattering,transformers,tune]
 $(VENV)/.installed-bench: EXTRAS := [bench]
+$(VENV)/.installed-browser: EXTRAS := [browser]
 $(VENV)/.installed-docs: EXTRAS := [docs]
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/pip

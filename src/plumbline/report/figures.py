@@ -1,0 +1,206 @@
+"""How figures look: colours that colour-blind readers can tell apart, axes, marks, number formats.
+
+Colours are tokens (``@c1``, ``@text``, ``@c1/20`` for one fifth of its strength) that the page
+replaces by those of its light or dark theme. They stand only where a colour does, so that no name a
+user gave is taken for one. c1 to c7 are those of Okabe and Ito (2008).
+"""
+
+from __future__ import annotations
+
+import html
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plumbline.report.measured import Curve
+from plumbline.report.reading import Study
+from plumbline.report.section import Key
+
+FREE = "@muted"
+LABEL = 16
+"""How many characters of a name fit beside a figure on a phone."""
+
+_ORDER = ("@c6", "@c5", "@c3", "@c1", "@c2", "@c7", "@c4")
+_GROUPS = ("@c5", "@c1", "@c3", "@c7", "@c2", "@c6", "@c4")
+_SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star", "hexagon")
+
+
+def label(name: str, width: int = LABEL) -> str:
+    """A user's name as plotly's text: escaped, and broken into short lines."""
+    return "<br>".join(html.escape(line) for line in _lines(name, width))
+
+
+def _lines(name: str, width: int) -> list[str]:
+    return textwrap.wrap(name, width) or [name]
+
+
+def colour(study: Study, title: str) -> str:
+    """A method's colour, the same in every figure; rows of one method share it."""
+    if study.is_free(title):
+        return FREE
+    bases = list(dict.fromkeys(study.base(one) for one in study.titles if not study.is_free(one)))
+    return _ORDER[bases.index(study.base(title)) % len(_ORDER)]
+
+
+def is_second(study: Study, title: str) -> bool:
+    """Whether it must be told from another row of its colour: the paper's beside the tuned."""
+    shared = [one for one in study.titles if colour(study, one) == colour(study, title)]
+    if any(study.part(one).origin == "tuned" for one in shared):
+        return study.part(title).origin != "tuned"
+    return title != shared[-1]
+
+
+def symbol(study: Study, title: str) -> str:
+    """A method's mark: a ring for the paper's settings where the tuned ones are there too."""
+    return "circle-open" if is_second(study, title) else "circle"
+
+
+def dash(study: Study, title: str) -> str:
+    """A method's line: dashed for the paper's settings where the tuned ones are there too."""
+    return "dash" if is_second(study, title) else "solid"
+
+
+def method_keys(study: Study, titles: Sequence[str], line: bool = True) -> list[Key]:
+    """The legend of methods."""
+    marks: dict[bool, Any] = {True: "dash" if line else "ring", False: "line" if line else "dot"}
+    return [Key(t, colour(study, t), marks[is_second(study, t)]) for t in titles]
+
+
+def group_colour(place: int) -> str:
+    """The colour of a group, by its place."""
+    return _GROUPS[place % len(_GROUPS)]
+
+
+def group_symbol(place: int) -> str:
+    """The mark of a group, by its place."""
+    return _SYMBOLS[place % len(_SYMBOLS)]
+
+
+def group_keys(groups: Sequence[str]) -> list[Key]:
+    """The legend of groups."""
+    marks: dict[int, Any] = {1: "diamond", 2: "square"}
+    return [Key(g, group_colour(i), marks.get(i, "dot")) for i, g in enumerate(groups)]
+
+
+def axis(title: str = "", **options: Any) -> dict[str, Any]:
+    """An axis of the page's look; no automatic margins, which take plotly three layouts."""
+    return {
+        "title": {"text": title, "font": {"size": 13}},
+        "gridcolor": "@grid",
+        "linecolor": "@line",
+        "zeroline": False,
+        "ticks": "",
+        "fixedrange": True,
+        **options,
+    }
+
+
+def categories(titles: Sequence[str], **options: Any) -> dict[str, Any]:
+    """A vertical axis of names, the first on top; marks stand at 0, 1, 2..."""
+    return axis(
+        tickvals=list(range(len(titles))),
+        ticktext=[label(title) for title in titles],
+        range=[len(titles) - 0.45, -0.55],
+        showgrid=False,
+        **options,
+    )
+
+
+def margins(titles: Sequence[str], *, on_top: bool = False) -> dict[str, Any]:
+    """The margins of a figure whose vertical axis has these names."""
+    longest = max(len(row) for title in titles for row in _lines(title, LABEL))
+    return {"l": 16 + round(7.4 * longest), "r": 16} | (
+        {"t": 52, "b": 10} if on_top else {"t": 10, "b": 46}
+    )
+
+
+def line(
+    name: str, curve: Curve, colour: str, *, dash: str = "solid", hover: str = ".4g", key: str = ""
+) -> list[dict[str, Any]]:
+    """A curve: its mean as a line, the range over seeds as a band where there is one."""
+    group = key or name
+    traces: list[dict[str, Any]] = []
+    if any(low < high for low, high in zip(curve.low, curve.high, strict=True)):
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": [*curve.steps, *reversed(curve.steps)],
+                "y": [*curve.high, *reversed(curve.low)],
+                "fill": "toself",
+                "fillcolor": f"{colour}/15",
+                "line": {"width": 0},
+                "hoverinfo": "skip",
+                "legendgroup": group,
+            }
+        )
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "lines+markers" if len(curve.steps) < 12 else "lines",
+            "name": label(name, 40),
+            "x": curve.steps,
+            "y": curve.mean,
+            "line": {"color": colour, "width": 2.5, "dash": dash},
+            "marker": {"color": colour, "size": 6},
+            "hovertemplate": f"%{{y:{hover}}}",
+            "legendgroup": group,
+        }
+    )
+    return traces
+
+
+def rule(value: float, *, along: str = "x", text: str = "") -> dict[str, Any]:
+    """A dashed line at a value of one axis, with words beside it."""
+    other = "y" if along == "x" else "x"
+    shape: dict[str, Any] = {
+        "type": "line",
+        f"{along}0": value,
+        f"{along}1": value,
+        f"{other}0": 0,
+        f"{other}1": 1,
+        f"{other}ref": "paper",
+        "line": {"color": "@text", "width": 1.5, "dash": "dash"},
+    }
+    if text:
+        shape["label"] = {
+            "text": text,
+            "textposition": "end",
+            "textangle": 0,
+            "xanchor": "left" if along == "x" else "right",
+            "font": {"color": "@text", "size": 12},
+        }
+    return shape
+
+
+def log_axis(title: str, dtick: str | int = "D2") -> dict[str, Any]:
+    """A logarithmic axis, with labels at 1, 2 and 5; with ``dtick=1`` at powers of ten only."""
+    return axis(title, type="log", dtick=dtick, exponentformat="power")
+
+
+def steps_axis(**options: Any) -> dict[str, Any]:
+    """A horizontal axis of steps."""
+    return axis("step", rangemode="tozero", **options)
+
+
+def points(value: float | None, digits: int = 1) -> str:
+    """A share as points; a dash for what is not there."""
+    return "–" if value is None else f"{100 * value:.{digits}f}"
+
+
+def plus_minus(value: float | None, spread: float | None, scale: float = 1, digits: int = 3) -> str:
+    """A mean and its standard error, for a table."""
+    if value is None:
+        return "–"
+    beside = "" if spread is None else f" ± {scale * spread:.{digits}f}"
+    return f"{scale * value:.{digits}f}{beside}"
+
+
+def short(value: float | None) -> str:
+    """A number of whatever size, for a table."""
+    return "–" if value is None else f"{value:.3g}"
+
+
+def merged(*layouts: Mapping[str, Any]) -> dict[str, Any]:
+    """Layouts added up."""
+    return {key: value for layout in layouts for key, value in layout.items()}

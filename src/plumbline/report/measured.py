@@ -1,0 +1,148 @@
+"""Readings summed up: what clipping did in the median reading of a method, and curves over steps.
+
+Medians, since the relative errors of a gradient that is nearly zero grow without bound and a mean
+would be theirs alone. Numbers that are undefined in a reading are left out of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from scipy import stats
+
+from plumbline.fairness import Estimate, Undefined
+from plumbline.report.reading import Run
+
+
+@dataclass(frozen=True)
+class Bend:
+    """The clipped gradient beside the true one, whose length is taken for one.
+
+    Attributes:
+        kept: a, how much of the true gradient is left in its own direction.
+        turned: ``|c| / |g|``, how much points elsewhere.
+        noise: The expected squared length of one step's noise, relative to ``|g|^2``, if known.
+        readings: How many readings these are the medians of.
+    """
+
+    kept: float
+    turned: float
+    noise: float | None
+    readings: int
+
+    @property
+    def length(self) -> float:
+        """The clipped gradient's length."""
+        return math.hypot(self.kept, self.turned)
+
+    @property
+    def cosine(self) -> float:
+        """Of the clipped gradient and the true one."""
+        return self.kept / self.length if self.length else 0.0
+
+    @property
+    def degrees(self) -> float:
+        """The angle between them."""
+        return math.degrees(math.atan2(self.turned, self.kept))
+
+
+def bend(runs: Sequence[Run], group: str | None = None, *, last: bool = False) -> Bend | None:
+    """The median over the readings of a method's runs, of all records or of one group's.
+
+    Args:
+        runs: The runs.
+        group: The group, if not all records.
+        last: Only the last reading of each run.
+    """
+    kept, turned, noise = [], [], []
+    for run in runs:
+        for row in run.readings[-1:] if last else run.readings:
+            found = row.get("bias") or {}
+            if group is not None:
+                found = found.get("by_group", {}).get(group) or {}
+            a, c = number(found.get("magnitude")), number(found.get("relative_direction"))
+            if a is None or c is None:
+                continue
+            kept.append(a)
+            turned.append(c)
+            size = number(found.get("gradient_norm"))
+            blur = number((row.get("errors") or {}).get("noise"))
+            if size and blur is not None:
+                noise.append(blur / size**2)
+    if not kept:
+        return None
+    return Bend(median(kept), median(turned), median(noise) if noise else None, len(kept))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A number over steps: its mean over seeds, and its range."""
+
+    steps: list[int]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+
+
+def curve(
+    rows_of_runs: Sequence[Sequence[dict[str, Any]]], of: Callable[[dict[str, Any]], Any]
+) -> Curve:
+    """A number of every row, over the steps that all runs have it at."""
+    by_step: dict[int, list[float]] = {}
+    for rows in rows_of_runs:
+        for row in rows:
+            if (value := number(of(row))) is not None:
+                by_step.setdefault(int(row["step"]), []).append(value)
+    known = {step: by_step[step] for step in sorted(by_step)}
+    return Curve(
+        list(known),
+        [math.fsum(values) / len(values) for values in known.values()],
+        [min(values) for values in known.values()],
+        [max(values) for values in known.values()],
+    )
+
+
+def at(value: Any, *path: str) -> Any:
+    """A part of nested plain values, or None where it is not there."""
+    for name in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(name)
+    return value
+
+
+def number(value: Any) -> float | None:
+    """A stored number; None for what is missing, undefined or infinite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def mean(estimate: Estimate) -> float | None:
+    """An estimate's mean, if it has one."""
+    return None if isinstance(estimate.mean, Undefined) else estimate.mean
+
+
+def error(estimate: Estimate) -> float | None:
+    """An estimate's standard error, if it has one."""
+    return None if isinstance(estimate.standard_error, Undefined) else estimate.standard_error
+
+
+def rounded_up(epsilon: float) -> str:
+    """An epsilon to three digits, never below what it is."""
+    if epsilon == 0 or not math.isfinite(epsilon):
+        return "∞" if epsilon else "0"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    return f"{math.ceil(round(epsilon / unit, 6)) * unit:.3g}"
+
+
+def half_width(estimate: Estimate) -> float | None:
+    """Half of the 95% interval of a mean over seeds, by Student's t; None with one seed."""
+    spread = error(estimate)
+    if spread is None:
+        return None
+    return float(stats.t.ppf(0.975, len(estimate.per_run) - 1)) * spread

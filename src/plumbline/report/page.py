@@ -1,0 +1,275 @@
+"""The page: sections as HTML, everything it needs inside, and nothing fetched.
+
+Every name and text is escaped here, in markup and in the figures' JSON. A policy in the page's head
+forbids the browser to load anything at all.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from typing import Any
+
+from plotly.offline import get_plotlyjs
+
+from plumbline.diagnostics import NOT_COVERED
+from plumbline.report import verdict
+from plumbline.report.measured import bend, mean, rounded_up
+from plumbline.report.notes import NOTES
+from plumbline.report.reading import Study
+from plumbline.report.section import Figure, Grid, Html, Key, Part, Section, Tabs
+from plumbline.report.sections import SECTIONS
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'"
+)
+_ICON = (
+    "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E%3Cpath "
+    "d='M16 2v15' stroke='%230072B2' stroke-width='3'/%3E%3Cpath d='M10 17h12l-6 13z' "
+    "fill='%23D55E00'/%3E%3C/svg%3E"
+)
+
+
+def page(study: Study) -> str:
+    """The whole page."""
+    sections = [section for make in SECTIONS if (section := make(study)) is not None]
+    figures: dict[str, Any] = {}
+    body = "".join(_section(section, figures) for section in sections)
+    heads = [("verdict", "The verdict"), *((one.name, one.title) for one in sections)]
+    title = html.escape(study.recipe.name)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title} · Plumbline</title>
+<link rel="icon" href="{_ICON}">
+<style>{_asset("page.css")}</style>
+<script>{_asset("theme.js")}</script>
+</head>
+<body>
+<a class="skip" href="#verdict">To the verdict</a>
+<header class="bar">
+<span class="brand">{_MARK}<span>Plumbline</span></span>
+<details class="menu"><summary>Contents</summary>{_contents(heads)}</details>
+<button type="button" id="theme" aria-label="Change between light and dark">◐</button>
+</header>
+<div class="frame">
+<nav class="side" aria-label="Contents">{_contents(heads)}</nav>
+<main>
+{_hero(study)}
+{body}
+{_notes([name for name, _ in heads])}
+<footer><p>Made by Plumbline from the runs in its folder. Nothing on this page was fetched, and
+nothing is sent.</p></footer>
+</main>
+</div>
+<script type="application/json" id="figures">{script_json(figures)}</script>
+<script>{get_plotlyjs()}</script>
+<script>{_asset("page.js")}</script>
+</body>
+</html>
+"""
+
+
+def script_json(value: Any) -> str:
+    """JSON that can stand inside a script element: no character of it can end the element."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+_MARK = (
+    '<svg viewBox="0 0 32 32" width="22" height="22" aria-hidden="true"><path d="M16 2v15" '
+    'class="line"/><path d="M10 17h12l-6 13z" class="bob"/></svg>'
+)
+
+
+def _asset(name: str) -> str:
+    return resources.files("plumbline.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _contents(heads: Iterable[tuple[str, str]]) -> str:
+    items = "".join(f'<li><a href="#{name}">{html.escape(title)}</a></li>' for name, title in heads)
+    return f"<ol>{items}</ol>"
+
+
+def _hero(study: Study) -> str:
+    """The title, the verdict, and a few numbers."""
+    recipe = study.recipe
+    kind = "One run" if study.single else "A comparison"
+    count = len(study.titles)
+    methods = "1 method" if count == 1 else f"{count} methods"
+    seeds = "1 seed" if study.seeds == 1 else f"{study.seeds} seeds"
+    facts = f"{recipe.data.name} · {recipe.model.name} · {methods} · {seeds}"
+    first, *rest = verdict.words(study)
+    more = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in rest)
+    tiles = "".join(
+        f'<div class="tile"><dt>{html.escape(name)}</dt><dd>{html.escape(value)}'
+        f"<small>{html.escape(beside)}</small></dd></div>"
+        for name, value, beside in _tiles(study)
+    )
+    badge = _badge(f"from test records and raw gradients; {NOT_COVERED}")
+    return f"""<section id="verdict" class="hero">
+<p class="kicker">{kind} · {html.escape(facts)}</p>
+<h1>{html.escape(recipe.name)}</h1>
+<div class="verdict"><h2 class="quiet">The verdict</h2>
+<p class="lead">{html.escape(first)}</p>{more}
+<p class="marks">{badge}{_how("verdict")}</p>
+</div>
+<dl class="tiles">{tiles}</dl>
+</section>"""
+
+
+def _tiles(study: Study) -> list[tuple[str, str, str]]:
+    found: list[tuple[str, str, str]] = []
+    first, top = verdict.reference(study), verdict.best(study)
+    if first is not None:
+        epsilon = max(study.row(title).epsilon for title in study.private)
+        found.append(("privacy", f"ε {rounded_up(epsilon)}", f"at δ {study.recipe.budget.delta:g}"))
+    free = next((title for title in study.titles if study.is_free(title)), None)
+    for title, name in ((free, "without privacy"), (top, "best private")):
+        value = None if title is None else mean(study.row(title).seeds.overall["accuracy"])
+        if title is not None and value is not None:
+            found.append((name, f"{100 * value:.1f}%", title))
+    if first is not None and (bent := bend(study.runs[first])) is not None:
+        found.append(("clipping turns by", f"{bent.degrees:.0f}°", first))
+    if first is not None and study.groups and (cost := study.row(first).cost) is not None:
+        gap = cost.privacy_cost.gap.value
+        if isinstance(gap, float) and math.isfinite(gap):
+            found.append(("groups apart by", f"{100 * gap:.1f}", f"points, {first}"))
+    return found
+
+
+def _section(section: Section, figures: dict[str, Any]) -> str:
+    marks = [] if section.not_covered is None else [_badge(section.not_covered)]
+    before = len(figures)
+    parts = _parts(section.parts, section.name, figures)
+    if len(figures) == before:  # every figure has the link itself
+        marks.append(_how(section.name))
+    shown = f'<p class="marks">{"".join(marks)}</p>' if marks else ""
+    return f"""<section id="{section.name}">
+<h2>{html.escape(section.title)}</h2>
+<p class="sentence">{html.escape(section.sentence)}</p>
+{shown}{parts}
+</section>"""
+
+
+def _parts(parts: Sequence[Part], name: str, figures: dict[str, Any]) -> str:
+    """Figures that need not be wide are put side by side where there is room."""
+    made: list[str] = []
+    beside: list[str] = []
+
+    def close() -> None:
+        if beside:
+            made.append(f'<div class="beside">{"".join(beside)}</div>')
+            beside.clear()
+
+    for place, part in enumerate(parts):
+        if isinstance(part, Figure) and not part.wide:
+            beside.append(_figure(part, name, figures))
+            continue
+        close()
+        match part:
+            case Html():
+                made.append(part.markup)
+            case Grid():
+                made.append(_grid(part))
+            case Figure():
+                made.append(_figure(part, name, figures))
+            case Tabs():
+                made.append(_tabs(part, f"{name}-{place}", name, figures))
+    close()
+    return "".join(made)
+
+
+def _tabs(tabs: Tabs, prefix: str, name: str, figures: dict[str, Any]) -> str:
+    buttons, panels = [], []
+    for place, (title, parts) in enumerate(tabs.panels.items()):
+        own, first = f"{prefix}-{place}", place == 0
+        buttons.append(
+            f'<button type="button" role="tab" id="tab-{own}" aria-controls="panel-{own}" '
+            f'aria-selected="{str(first).lower()}" tabindex="{0 if first else -1}">'
+            f"{html.escape(title)}</button>"
+        )
+        panels.append(
+            f'<div role="tabpanel" id="panel-{own}" aria-labelledby="tab-{own}"'
+            f'{"" if first else " hidden"}><h3 class="printed">{html.escape(title)}</h3>'
+            f"{_parts(parts, name, figures)}</div>"
+        )
+    if len(panels) == 1:
+        return "".join(_parts(parts, name, figures) for parts in tabs.panels.values())
+    listed = f'<div role="tablist" aria-label="{html.escape(tabs.label)}">{"".join(buttons)}</div>'
+    return f'<div class="tabs">{listed}{"".join(panels)}</div>'
+
+
+def _figure(figure: Figure, name: str, figures: dict[str, Any]) -> str:
+    figures[figure.name] = {
+        "data": [dict(trace) for trace in figure.traces],
+        "layout": {**figure.layout, "height": figure.height},
+    }
+    keys = "".join(_key(key) for key in figure.keys)
+    legend = f'<div class="keys">{keys}</div>' if len(figure.keys) > 1 else ""
+    sentence = html.escape(figure.sentence)
+    title = f"<h3>{html.escape(figure.title)}</h3>" if figure.title else ""
+    return f"""<figure>
+{title}{legend}<div class="plot" id="{figure.name}" style="height:{figure.height}px" role="img"
+aria-label="{sentence}"></div>
+<figcaption>{sentence} {_how(name)}</figcaption>
+<details class="data"><summary>Data</summary>{_grid(figure.data)}</details>
+</figure>"""
+
+
+def _key(key: Key) -> str:
+    tint = key.colour.removeprefix("@")
+    name = html.escape(key.name)
+    return (
+        f'<button type="button" class="key" aria-pressed="true" data-key="{name}">'
+        f'<i class="{key.mark}" style="--tint:var(--{tint})"></i>{name}</button>'
+    )
+
+
+def _grid(grid: Grid) -> str:
+    def cell(tag: str, place: int, text: str) -> str:
+        numeric = ' class="number"' if place >= grid.numeric else ""
+        return f"<{tag}{numeric}>{html.escape(text)}</{tag}>"
+
+    head = "".join(cell("th", place, text) for place, text in enumerate(grid.head))
+    rows = "".join(
+        "<tr>" + "".join(cell("td", place, text) for place, text in enumerate(row)) + "</tr>"
+        for row in grid.rows
+    )
+    # Not a caption element: it would be as wide as a table that scrolls.
+    said = html.escape(grid.caption)
+    caption = f'<p class="caption">{said}</p>' if said else ""
+    return (
+        f'<div class="table" tabindex="0"><table aria-label="{said}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>{caption}"
+    )
+
+
+def _badge(reason: str) -> str:
+    return f'<span class="badge" title="{html.escape(reason)}">not covered by ε</span>'
+
+
+def _how(name: str) -> str:
+    return f'<a class="how" href="#note-{name}">How to read this</a>'
+
+
+def _notes(names: Sequence[str]) -> str:
+    items = "".join(
+        f'<div class="note" id="note-{name}"><h3>{html.escape(NOTES[name].title)}</h3>'
+        f'<p>{html.escape(NOTES[name].text)} <span class="more">More in '
+        f"<code>{html.escape(NOTES[name].page)}</code>. "
+        f'<a href="#{name}">Back to it</a></span></p></div>'
+        for name in names
+    )
+    return f"""<section id="notes"><h2>How to read this page</h2>
+<p class="sentence">Epsilon covers what a run releases: its model, and nothing else on this page
+but what follows from public settings. What is marked <em>not covered by ε</em> was computed from
+records as they are: look at it yourself, do not publish it with the model.</p>{items}</section>"""

@@ -1,0 +1,116 @@
+"""What a page is built of: sections, and in them figures, tabs, tables and paragraphs.
+
+Text in these is plain and is escaped when the page is built; only ``Html`` is taken as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Html:
+    """Markup, escaped by whoever made it."""
+
+    markup: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of words and numbers.
+
+    Attributes:
+        head: The columns' names.
+        rows: The cells.
+        numeric: From which column on cells are numbers.
+        caption: What it shows, for those who cannot see it.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numeric: int = 1
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Key:
+    """An entry of a figure's legend.
+
+    Attributes:
+        name: What it says; traces of this ``legendgroup`` belong to it.
+        colour: A colour token.
+        mark: How it is drawn.
+    """
+
+    name: str
+    colour: str
+    mark: Literal["dot", "ring", "line", "dash", "square", "diamond"] = "dot"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure, with what it shows in one sentence and its numbers in a table.
+
+    Attributes:
+        name: Its id in the page.
+        title: Its heading; empty where the section's says it all.
+        sentence: What it shows.
+        traces: Plotly's traces.
+        layout: Plotly's layout, added to the page's own.
+        data: The numbers that are drawn.
+        keys: The legend.
+        height: In pixels.
+        wide: Whether it takes the whole width even where two would fit.
+    """
+
+    name: str
+    title: str
+    sentence: str
+    traces: Sequence[Mapping[str, Any]]
+    layout: Mapping[str, Any]
+    data: Grid
+    keys: Sequence[Key] = ()
+    height: int = 340
+    wide: bool = True
+
+
+@dataclass(frozen=True)
+class Tabs:
+    """Parts of which one is shown at a time.
+
+    Attributes:
+        label: What is chosen.
+        panels: The parts, by the words on the button.
+    """
+
+    label: str
+    panels: Mapping[str, Sequence[Part]]
+
+
+Part = Html | Grid | Figure | Tabs
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of the page.
+
+    Attributes:
+        name: Its id, and the name of its note on how it is read.
+        title: Its heading.
+        sentence: What it says or shows.
+        parts: What is in it.
+        not_covered: Why epsilon does not cover it; None where it does, or where it shows no data.
+    """
+
+    name: str
+    title: str
+    sentence: str
+    parts: Sequence[Part] = field(default_factory=tuple)
+    not_covered: str | None = None
+
+    @property
+    def covered(self) -> bool:
+        """Whether nothing in it is outside the guarantee."""
+        return self.not_covered is None

@@ -1,0 +1,262 @@
+"""How clipping bends the gradient: the two vectors of paper 000, Fig. 7 and paper 004, Fig. 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plumbline.diagnostics import NOT_COVERED
+from plumbline.report import figures as f
+from plumbline.report.measured import Bend, at, bend, curve, number
+from plumbline.report.reading import Study
+from plumbline.report.section import Figure, Grid, Key, Part, Section, Tabs
+
+_ALONG = "the median over its readings"
+
+
+def section(study: Study) -> Section | None:
+    """The vectors, the angle over training, the angle by group, and the error by cause."""
+    bends = {t: found for t in study.measured("bias") if (found := bend(study.runs[t])) is not None}
+    clipped = {title: found for title, found in bends.items() if not study.is_free(title)}
+    if not clipped:
+        return None
+    panels: dict[str, list[Part]] = {
+        "Length and direction": [_vectors(study, clipped, "full", _ALONG)],
+        "Direction only": [_vectors(study, clipped, "unit", _ALONG)],
+    }
+    ends = {t: found for t in clipped if (found := bend(study.runs[t], last=True)) is not None}
+    if ends and max(len(run.readings) for runs in study.runs.values() for run in runs) > 1:
+        panels["Direction at the end"] = [
+            _vectors(study, ends, "end", "at the last reading of each run")
+        ]
+    parts: list[Part] = [Tabs("Vectors", panels), _angles(study, list(clipped))]
+    if study.groups:
+        parts.append(_groups(study, list(clipped)))
+    if errors := _errors(study):
+        parts.append(errors)
+    return Section(
+        "bending",
+        "How clipping bends the gradient",
+        "Clipping shortens the mean gradient, which a learning rate can mend, and turns it, which "
+        "none can.",
+        parts,
+        NOT_COVERED,
+    )
+
+
+def _vectors(study: Study, bends: dict[str, Bend], kind: str, when: str) -> Figure:
+    """The true gradient along the horizontal axis, and each method's clipped one from its tail."""
+    unit = kind != "full"
+    traces: list[dict[str, Any]] = []
+    arrows = [_arrow(1.0, 0.0, "@text")]
+    shapes: list[dict[str, Any]] = []
+    tips: list[tuple[float, float]] = [(1.0, 0.0), (0.0, 0.0)]
+    for title, found in bends.items():
+        size = (found.length or 1.0) if unit else 1.0
+        x, y = found.kept / size, found.turned / size
+        tips.append((x, y))
+        tint = f.colour(study, title)
+        arrows.append(_arrow(x, y, tint))
+        shapes.append(
+            {
+                "type": "line",
+                "x0": x,
+                "x1": x,
+                "y0": 0,
+                "y1": y,
+                "line": {"color": tint, "width": 1.2, "dash": "dot"},
+            }
+        )
+        traces.append(
+            _tip(x, y, title, tint, f"length {found.length:.2f}, {found.degrees:.0f}° off")
+        )
+    traces.append(_tip(1.0, 0.0, "true gradient", "@text", "length 1"))
+    left, right = min(x for x, _ in tips), max(x for x, _ in tips)
+    top = max(y for _, y in tips)
+    room = 0.08 * max(right - left, top)
+    rows = [
+        [t, f"{b.kept:.3f}", f"{b.turned:.3f}", f"{b.degrees:.1f}°", f"{b.readings}"]
+        for t, b in bends.items()
+    ]
+    what = "only its direction matters here" if unit else "its length is taken for 1"
+    return Figure(
+        f"bending-vectors-{kind}",
+        "The true gradient and what clipping leaves of it",
+        f"The mean gradient lies along the horizontal axis ({what}); each arrow is the mean "
+        f"clipped gradient of a method, {when}.",
+        traces,
+        {
+            "xaxis": f.axis("along the true gradient", range=[left - room, right + room]),
+            "yaxis": f.axis(
+                "away from it",
+                range=[-room, top + 1.5 * room],
+                scaleanchor="x",
+                scaleratio=1,
+                constrain="domain",
+            ),
+            "annotations": arrows,
+            "shapes": shapes,
+            "hovermode": "closest",
+        },
+        Grid(["method", "left of it", "away from it", "angle", "readings"], rows),
+        [Key("true gradient", "@text", "line"), *f.method_keys(study, list(bends))],
+        height=330,
+    )
+
+
+def _arrow(x: float, y: float, tint: str) -> dict[str, Any]:
+    return {
+        "x": x,
+        "y": y,
+        "ax": 0,
+        "ay": 0,
+        "xref": "x",
+        "yref": "y",
+        "axref": "x",
+        "ayref": "y",
+        "text": "",
+        "showarrow": True,
+        "arrowhead": 2,
+        "arrowsize": 1.1,
+        "arrowwidth": 3,
+        "arrowcolor": tint,
+    }
+
+
+def _tip(x: float, y: float, name: str, tint: str, said: str) -> dict[str, Any]:
+    """What is hovered over at the tip of an arrow."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [x],
+        "y": [y],
+        "name": f.label(name, 40),
+        "marker": {"color": tint, "size": 14, "opacity": 0.15},
+        "hovertemplate": said,
+        "legendgroup": name,
+    }
+
+
+def _angles(study: Study, titles: list[str]) -> Figure:
+    """The cosine over training."""
+    traces, rows = [], []
+    for title in titles:
+        own = curve(
+            [run.readings for run in study.runs[title]], lambda row: at(row, "bias", "cosine")
+        )
+        tint, dash = f.colour(study, title), f.dash(study, title)
+        traces += f.line(title, own, tint, dash=dash, hover=".3f")
+        rows += [[title, f"{s:,}", f"{m:.3f}"] for s, m in zip(own.steps, own.mean, strict=True)]
+    return Figure(
+        "bending-cosine",
+        "Does it still point the right way?",
+        "The cosine of the clipped and the true mean gradient along training: 1 is the same "
+        "direction, 0 a right angle.",
+        traces,
+        {"xaxis": f.steps_axis(), "yaxis": f.axis("cosine"), "shapes": []},
+        Grid(["method", "step", "cosine"], rows, caption="Cosine over steps"),
+        f.method_keys(study, titles),
+        wide=False,
+    )
+
+
+def _groups(study: Study, titles: list[str]) -> Figure:
+    """The angle of each group's own clipped gradient."""
+    traces: list[dict[str, Any]] = []
+    rows = [[title] for title in titles]
+    gap = min(0.22, 0.66 / len(study.groups))
+    for place, group in enumerate(study.groups):
+        found = [bend(study.runs[title], group) for title in titles]
+        offset = gap * (place - (len(study.groups) - 1) / 2)
+        known = [(i, b) for i, b in enumerate(found) if b is not None]
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f.label(group, 40),
+                "legendgroup": group,
+                "x": [b.degrees for _, b in known],
+                "y": [i + offset for i, _ in known],
+                "marker": {
+                    "color": f.group_colour(place),
+                    "symbol": f.group_symbol(place),
+                    "size": 11,
+                },
+                "hovertemplate": "%{x:.0f}°",
+            }
+        )
+        for row, one in zip(rows, found, strict=True):
+            row.append("–" if one is None else f"{one.degrees:.1f}°")
+    return Figure(
+        "bending-groups",
+        "Whose gradient is turned",
+        "How far clipping turns the mean gradient of each group's own records; the median over "
+        "readings.",
+        traces,
+        {
+            "xaxis": f.axis("degrees", rangemode="tozero"),
+            "yaxis": f.categories(titles),
+            "margin": f.margins(titles),
+            "hovermode": "closest",
+        },
+        Grid(["method", *study.groups], rows, caption="Angle by group"),
+        f.group_keys(study.groups),
+        height=110 + 52 * len(titles),
+        wide=False,
+    )
+
+
+_CAUSES = {"bias": ("clipping", "@c6"), "noise": ("noise", "@c2"), "sampling": ("batch", "@c4")}
+
+
+def _errors(study: Study) -> Figure | None:
+    """What the error of one released gradient is made of."""
+    shares: dict[str, dict[str, float]] = {}
+    for title in study.measured("errors"):
+        if study.is_free(title):
+            continue
+        readings = [row["errors"] for run in study.runs[title] for row in run.readings]
+        known = [
+            {name: value for name in _CAUSES if (value := number(one.get(name))) is not None}
+            for one in readings
+        ]
+        whole = [one for one in known if len(one) == len(_CAUSES) and sum(one.values()) > 0]
+        if whole:
+            shares[title] = {
+                name: sum(one[name] / sum(one.values()) for one in whole) / len(whole)
+                for name in _CAUSES
+            }
+    if not shares:
+        return None
+    titles = list(shares)
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": shown,
+            "legendgroup": shown,
+            "x": [100 * shares[title][name] for title in titles],
+            "y": list(range(len(titles))),
+            "width": 0.55,
+            "marker": {"color": tint},
+            "hovertemplate": "%{x:.0f}%",
+        }
+        for name, (shown, tint) in _CAUSES.items()
+    ]
+    rows = [[t, *(f"{100 * shares[t][name]:.1f}" for name in _CAUSES)] for t in titles]
+    return Figure(
+        "bending-errors",
+        "What one released gradient's error is made of",
+        "The expected squared error of a single step by cause. Noise and the choice of the batch "
+        "average out over many steps; what clipping adds does not.",
+        traces,
+        {
+            "barmode": "stack",
+            "xaxis": f.axis("share of the squared error (%)", range=[0, 100]),
+            "yaxis": f.categories(titles),
+            "margin": f.margins(titles),
+            "hovermode": "closest",
+        },
+        Grid(["method", *(f"{shown} %" for shown, _ in _CAUSES.values())], rows),
+        [Key(shown, tint, "square") for shown, tint in _CAUSES.values()],
+        height=110 + 46 * len(titles),
+    )

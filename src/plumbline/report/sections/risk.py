@@ -1,0 +1,114 @@
+"""What a private step costs each group, by cause: length, direction, noise (paper 004, Prop. 2)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from plumbline.diagnostics import NOT_COVERED
+from plumbline.report import figures as f
+from plumbline.report.measured import at, curve, number
+from plumbline.report.reading import Study
+from plumbline.report.section import Figure, Grid, Key, Part, Section, Tabs
+
+_CAUSES = {
+    "magnitude": ("length", "@c2"),
+    "direction": ("direction", "@c6"),
+    "noise": ("noise", "@c4"),
+}
+
+_ROOM = {"l": 82, "r": 14, "t": 14, "b": 48}  # for numbers of many digits
+
+
+def section(study: Study) -> Section | None:
+    """For each method, the mean over training and R_dir along it."""
+    titles = [title for title in study.measured("excessive_risk") if not study.is_free(title)]
+    if not titles:
+        return None
+    panels: dict[str, list[Part]] = {
+        title: [_parts(study, title), _along(study, title)] for title in titles
+    }
+    return Section(
+        "risk",
+        "Who pays for a step, and why",
+        "How much a private step raises each group's loss above what an ordinary step would leave, "
+        "to second order.",
+        [Tabs("Method", panels)],
+        NOT_COVERED,
+    )
+
+
+def _groups(study: Study) -> list[str]:
+    return study.groups or ["all"]
+
+
+def _parts(study: Study, title: str) -> Figure:
+    groups = _groups(study)
+    rows = [row for run in study.runs[title] for row in run.readings]
+    found: dict[str, list[float | None]] = {}
+    for cause in _CAUSES:
+        found[cause] = []
+        for group in groups:
+            values = [number(at(row, "excessive_risk", group, cause)) for row in rows]
+            known = [value for value in values if value is not None]
+            found[cause].append(math.fsum(known) / len(known) if known else None)
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "name": shown,
+            "legendgroup": shown,
+            "x": [f.label(group) for group in groups],
+            "y": found[cause],
+            "marker": {"color": tint},
+            "hovertemplate": "%{y:.3g}",
+        }
+        for cause, (shown, tint) in _CAUSES.items()
+    ]
+    table = [
+        [group, *(f.short(found[cause][place]) for cause in _CAUSES)]
+        for place, group in enumerate(groups)
+    ]
+    return Figure(
+        f"risk-parts-{study.titles.index(title)}",
+        "Excessive risk by cause",
+        f"What clipping's change of length, its change of direction, and noise add to each group's "
+        f"loss in a step of {title}; the mean over readings.",
+        traces,
+        {
+            "barmode": "group",
+            "bargap": 0.35,
+            "xaxis": f.axis(showgrid=False),
+            "yaxis": f.axis("added loss per step", exponentformat="power"),
+            "hovermode": "closest",
+            "margin": _ROOM,
+        },
+        Grid(["group", *(shown for shown, _ in _CAUSES.values())], table),
+        [Key(shown, tint, "square") for shown, tint in _CAUSES.values()],
+        wide=False,
+    )
+
+
+def _along(study: Study, title: str) -> Figure:
+    readings = [run.readings for run in study.runs[title]]
+    traces, rows = [], []
+    for place, group in enumerate(_groups(study)):
+        path = ("excessive_risk", group, "direction")
+        own = curve(readings, lambda row, path=path: at(row, *path))  # type: ignore[misc]
+        traces += f.line(group, own, f.group_colour(place), hover=".3g")
+        rows += [[group, f"{s:,}", f.short(m)] for s, m in zip(own.steps, own.mean, strict=True)]
+    return Figure(
+        f"risk-along-{study.titles.index(title)}",
+        "Direction error along training",
+        f"R_dir of each group: what the wrong direction of {title}'s clipped gradient adds to its "
+        "loss in a step.",
+        traces,
+        {
+            "xaxis": f.steps_axis(),
+            "yaxis": f.axis("added loss per step", exponentformat="power"),
+            "shapes": [f.rule(0.0, along="y")],
+            "margin": _ROOM,
+        },
+        Grid(["group", "step", "R_dir"], rows, caption="R_dir over steps"),
+        f.group_keys(_groups(study)),
+        wide=False,
+    )

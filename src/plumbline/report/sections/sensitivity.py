@@ -1,0 +1,106 @@
+"""How much depends on the learning rate: the trials that tuned each method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plumbline.fairness import NOT_COVERED
+from plumbline.report import figures as f
+from plumbline.report.measured import number
+from plumbline.report.reading import Study
+from plumbline.report.section import Figure, Grid, Key, Section
+
+
+def section(study: Study) -> Section | None:
+    """The score of every trial against its learning rate, and the best at each."""
+    if study.tuning is None:
+        return None
+    trials: dict[str, list[tuple[float, float, dict[str, Any]]]] = {}
+    for trial in study.tuning.get("trials", []):
+        rate, score = number(trial.get("learning_rate")), number(trial.get("score"))
+        if rate is not None and score is not None:
+            trials.setdefault(str(trial["method"]), []).append((rate, score, trial))
+    if not trials:
+        return None
+    objective = str(study.tuning.get("objective", "score"))
+    lower = "loss" in objective
+    traces: list[dict[str, Any]] = []
+    keys, rows = [], []
+    for place, (title, own) in enumerate(trials.items()):
+        tint = _tint(study, title, place)
+        own.sort(key=lambda one: one[0])
+        keys.append(Key(title, tint, "line"))
+        traces += _traces(title, [(rate, score) for rate, score, _ in own], tint, lower)
+        rows += [
+            [title, f"{rate:.3g}", f"{score:.4g}", _settings(trial)] for rate, score, trial in own
+        ]
+    figure = Figure(
+        "sensitivity-rate",
+        "",
+        f"Each dot is a trial, judged by its {objective} on records held out of the training part "
+        f"({'lower' if lower else 'higher'} is better); lines follow the best trials. A wide flat "
+        f"{'bottom' if lower else 'top'} is easy to find.",
+        traces,
+        {
+            "xaxis": f.log_axis("learning rate", dtick=1),
+            "yaxis": f.axis(objective),
+            "hovermode": "closest",
+        },
+        Grid(["method", "learning rate", objective, "settings"], rows, caption="Trials"),
+        keys,
+        height=400,
+    )
+    return Section(
+        "sensitivity",
+        "Sensitivity to the learning rate",
+        "Whether a method is better, or was only tuned better.",
+        [figure],
+        str(study.tuning.get("not_covered") or NOT_COVERED),
+    )
+
+
+def _traces(
+    title: str, trials: list[tuple[float, float]], tint: str, lower: bool
+) -> list[dict[str, Any]]:
+    """The trials as dots, and a line through those that no trial nearby beats."""
+    best: list[tuple[float, float]] = []
+    for place, (rate, score) in enumerate(trials):
+        near = [s for other, s in trials if 0.6 < other / rate < 1 / 0.6]
+        if score == (min(near) if lower else max(near)) or place in (0, len(trials) - 1):
+            best.append((rate, score))
+    common = {"type": "scatter", "legendgroup": title, "name": f.label(title, 40)}
+    return [
+        {
+            **common,
+            "mode": "markers",
+            "x": [rate for rate, _ in trials],
+            "y": [score for _, score in trials],
+            "marker": {"color": tint, "size": 8, "opacity": 0.55},
+            "hovertemplate": "at %{x:.3g}: %{y:.4g}",
+        },
+        {
+            **common,
+            "mode": "lines",
+            "x": [rate for rate, _ in best],
+            "y": [score for _, score in best],
+            "line": {"color": tint, "width": 2},
+            "hoverinfo": "skip",
+        },
+    ]
+
+
+def _tint(study: Study, title: str, place: int) -> str:
+    """The colour of the row, or of the method that it tunes."""
+    if title in study.runs:
+        return f.colour(study, title)
+    same = [one for one in study.titles if study.base(one) == title]
+    return f.colour(study, same[0]) if same else f.group_colour(place)
+
+
+def _settings(trial: dict[str, Any]) -> str:
+    settings = trial.get("settings") or {}
+    return ", ".join(f"{name} {_value(value)}" for name, value in settings.items()) or "–"
+
+
+def _value(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,90 @@
+"""The settings of every method, and the command that repeats it all."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import tomli_w
+
+from plumbline.report.reading import Study
+from plumbline.report.section import Grid, Html, Section
+
+
+def section(study: Study) -> Section:
+    """The recipe as it can be run again, and the versions it was run with."""
+    recipe = study.recipe
+    file = f"{recipe.name}.toml"
+    text = tomli_w.dumps(_told(recipe.model_dump(mode="json", exclude_defaults=True)))
+    steps = (
+        f"<p>Save this recipe as <code>{html.escape(file)}</code>, then run:</p>"
+        f'<div class="command"><pre><code>plumbline compare {html.escape(file)}</code></pre>'
+        '<button type="button" class="copy">Copy</button></div>'
+        f'<details class="recipe"><summary>{html.escape(file)}</summary>'
+        f'<div class="command"><pre><code>{html.escape(text)}</code></pre>'
+        '<button type="button" class="copy">Copy</button></div></details>'
+    )
+    return Section(
+        "settings",
+        "Settings, and how to repeat this",
+        "Everything that decides these numbers; a run with the same seed on the same versions "
+        "gives them again.",
+        [Html(steps), _methods(study), _common(study)],
+    )
+
+
+def _methods(study: Study) -> Grid:
+    rows = []
+    for title in study.titles:
+        part, spec = study.part(title), study.spec(title)
+        own = ", ".join(f"{name} = {_value(value)}" for name, value in part.settings.items())
+        rows.append(
+            [
+                title,
+                part.name,
+                {"given": "the recipe", "paper": "the paper", "tuned": "tuning"}[part.origin],
+                f"{spec.optimizer.learning_rate:g}",
+                spec.optimizer.name,
+                own or "–",
+            ]
+        )
+    head = ["row", "method", "settings from", "learning rate", "optimizer", "settings"]
+    return Grid(head, rows, numeric=99, caption="The methods' settings")
+
+
+def _common(study: Study) -> Grid:
+    recipe = study.recipe
+    budget = recipe.budget
+    spent = (
+        f"ε = {budget.epsilon:g}"
+        if budget.epsilon is not None
+        else f"noise multiplier {budget.noise_multiplier:g}"
+    )
+    length = f"{budget.steps:,} steps" if budget.steps else f"{budget.epochs:g} epochs"
+    rows = [
+        ["data", _named(recipe.data.name, recipe.data.options)],
+        ["network", _named(recipe.model.name, recipe.model.options)],
+        ["budget", f"{spent}, δ = {budget.delta:g}, {length}"],
+        ["expected batch size", f"{budget.expected_batch_size:,}"],
+        ["accountant", f"{budget.accountant.upper()}, {budget.relation.replace('_', '/')}"],
+        ["seeds", ", ".join(map(str, recipe.seeds))],
+    ]
+    versions = next(iter(study.runs.values()))[0].versions
+    rows += [[name, str(version)] for name, version in versions.items()]
+    return Grid(["setting", "value"], rows, numeric=99, caption="What all methods share")
+
+
+def _told(value: Any) -> Any:
+    """Without what is None, for which TOML has no word and a recipe has its default."""
+    if isinstance(value, dict):
+        return {key: _told(part) for key, part in value.items() if part is not None}
+    return [_told(part) for part in value] if isinstance(value, list) else value
+
+
+def _named(name: str, options: dict[str, Any]) -> str:
+    beside = ", ".join(f"{key} = {_value(value)}" for key, value in options.items())
+    return f"{name} ({beside})" if beside else name
+
+
+def _value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

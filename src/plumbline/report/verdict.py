@@ -1,0 +1,342 @@
+"""The verdict on a comparison: a few plain sentences, each resting on numbers that are there.
+
+What private training cost each group, how much of that was the settings, what clipping did to the
+gradient, which method is best and whether the seeds can tell. Thresholds are those of
+``plumbline.diagnostics.verdict``; what the numbers do not support is not said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from plumbline.diagnostics import Bias, ErrorParts, Evidence, Undefined, Verdict, verdict
+from plumbline.diagnostics.verdict import UNEVEN
+from plumbline.fairness import Estimate, compare_to
+from plumbline.report.measured import Bend, at, bend, error, mean, number, rounded_up
+from plumbline.report.reading import Study
+
+SIGNIFICANT = 0.05
+_FEW = 0.005
+"""A cost below half a point of accuracy is not split any further."""
+
+
+def words(study: Study) -> list[str]:
+    """Two to six sentences or short paragraphs, the most important first."""
+    said = [
+        _cost(study),
+        _settings(study),
+        _clipping(study),
+        _best(study),
+        _unprotected(study),
+        _left_out(study),
+    ]
+    return [one for one in said if one]
+
+
+def reference(study: Study) -> str | None:
+    """The private method that others are measured against: the baseline, or plain DP-SGD."""
+    private = study.private
+    order = [study.recipe.baseline, *(t for t in private if study.part(t).name == "dpsgd")]
+    chosen = next((title for title in order if title in private), None)
+    if chosen is None:
+        chosen = private[0] if private else None
+    if chosen is None:
+        return None
+    # Of rows that differ in where their settings come from, the one that is not tuned.
+    same = [t for t in private if study.base(t) == study.base(chosen)]
+    return next((t for t in same if study.part(t).origin != "tuned"), chosen)
+
+
+def best(study: Study) -> str | None:
+    """The private method with the highest mean accuracy."""
+    known = {
+        title: value
+        for title in study.private
+        if (value := mean(study.row(title).seeds.overall["accuracy"])) is not None
+    }
+    return max(known, key=lambda title: known[title]) if known else None
+
+
+def better_settings(study: Study, title: str) -> str | None:
+    """Another row of the same method on the same network and data: tuned, or at another rate."""
+
+    def trained(row: str) -> tuple[object, ...]:
+        spec = study.spec(row)
+        return study.part(row).name, spec.model, spec.data
+
+    others = [t for t in study.private if t != title and trained(t) == trained(title)]
+    tuned = [t for t in others if study.part(t).origin == "tuned"]
+    settings = study.part(title).settings
+    same = [t for t in others if study.part(t).settings == settings]
+    known = {t: value for t in tuned or same if (value := _accuracy(study, t)) is not None}
+    return max(known, key=lambda t: known[t]) if known else None
+
+
+def judgement(study: Study, title: str) -> Verdict | None:
+    """The diagnostics' own verdict on a method, from the median of its readings."""
+    bent = bend(study.runs[title])
+    if bent is None:
+        return None
+    row = study.row(title)
+    costs = {} if row.cost is None else row.cost.privacy_cost.by_group
+    return verdict(
+        Evidence(
+            bias=_bias(bent),
+            errors=None if bent.noise is None else ErrorParts(0.0, bent.noise, 0.0, bent.noise),
+            steps=study.runs[title][0].result.steps,
+            cost_by_group={g: 100 * v for g, e in costs.items() if (v := mean(e)) is not None},
+            direction_by_group=direction_risk(study, title),
+            method=study.part(title).name,
+        )
+    )
+
+
+def direction_risk(study: Study, title: str) -> dict[str, float]:
+    """Each group's R_dir, the mean over all readings; empty where it was not measured."""
+    found: dict[str, float] = {}
+    rows = [row for run in study.runs[title] for row in run.readings]
+    for group in study.groups:
+        values = [number(at(row, "excessive_risk", group, "direction")) for row in rows]
+        known = [value for value in values if value is not None]
+        if known:
+            found[group] = math.fsum(known) / len(known)
+    return found
+
+
+def _cost(study: Study) -> str:
+    title = reference(study)
+    if title is None:
+        return "None of these methods has a privacy guarantee, so there is no cost of privacy here."
+    row = study.row(title)
+    at_epsilon = f"At epsilon {rounded_up(row.epsilon)} (delta {study.recipe.budget.delta:g})"
+    if row.cost is None:
+        reached = _percent(row.seeds.overall["accuracy"])
+        by_group = [f"{g} {_percent(row.seeds.by_group[g]['accuracy'])}" for g in study.groups]
+        beside = f" ({', '.join(by_group)})" if by_group else ""
+        return (
+            f"{at_epsilon}, {title} reached an accuracy of {reached}{beside}. Without a "
+            "non-private run beside it, what privacy cost cannot be said."
+        )
+    cost = row.cost.privacy_cost
+    named = {group: cost.by_group[group] for group in _told(study, title)}
+    spread = "one seed cannot say how sure that is"
+    if study.seeds > 1:
+        spread = f"± is the standard error over {study.seeds} seeds"
+    lost = _lost(named or {"": cost.overall}, " points of accuracy")
+    return (
+        f"{at_epsilon}, {title} {lost}, against the same network trained without privacy "
+        f"({spread})."
+    )
+
+
+def _settings(study: Study) -> str:
+    """How much of the cost goes away with other settings of the same method."""
+    title = reference(study)
+    other = None if title is None else better_settings(study, title)
+    if title is None or other is None:
+        return ""
+    before, after = (study.row(one).cost for one in (title, other))
+    if before is None or after is None:
+        return ""
+    old, new = mean(before.privacy_cost.overall), mean(after.privacy_cost.overall)
+    if old is None or new is None or old < _FEW:
+        return ""
+    rates = [study.spec(one).optimizer.learning_rate for one in (title, other)]
+    only_rate = study.part(title).settings == study.part(other).settings
+    what = "the learning rate" if only_rate else "its settings"
+    changed = f"at learning rate {rates[1]:g} instead of {rates[0]:g}"
+    part = (old - new) / old
+    spread = [error(one.privacy_cost.overall) for one in (before, after)]
+    unsure = all(s is not None for s in spread) and abs(old - new) < 2 * math.hypot(
+        *(s or 0.0 for s in spread)
+    )
+    if part <= 0.05:
+        return (
+            f"Other settings do not help: {other} lost {100 * new:.1f} points overall, {title} "
+            f"{100 * old:.1f}."
+        )
+    now = "nothing" if new <= 0 else f"{100 * new:.1f} points"
+    share = "All of it" if part >= 0.995 else f"{100 * part:.0f}% of that"
+    doubt = " The seeds vary about as much as that." if unsure else ""
+    if new < -_FEW:
+        doubt += " The non-private runs were not at their best either."
+    return (
+        f"{share} was {what}, not privacy: {other}, {changed}, lost {now} overall, not "
+        f"{100 * old:.1f}.{doubt}"
+    )
+
+
+def _clipping(study: Study) -> str:
+    """What clipping did in the reference method: as tuned, where that still costs something."""
+    title = reference(study)
+    if title is None:
+        return ""
+    tuned = better_settings(study, title)
+    if tuned is not None and bend(study.runs[tuned]) is not None and _still_costs(study, tuned):
+        title = tuned
+    bent, found = bend(study.runs[title]), judgement(study, title)
+    if bent is None or found is None:
+        return ""
+    if bent.kept <= 0:
+        return f"Clipping in {title} turned the gradient around: its steps went uphill."
+    text = (
+        f"Clipping in {title} left {_digits(100 * bent.kept)}% of the gradient's length in its own "
+        f"direction and turned it by {bent.degrees:.0f} degrees (cosine {bent.cosine:.2f})"
+    )
+    turned = f"{bent.turned / bent.kept:.2f} times what is left"
+    if found.cause == "clipping direction":
+        return (
+            f"{text}.{_uphill(study, title)} The direction error, {turned}, is what hurts most, "
+            f"and no learning rate mends it.{_who(study, title)}"
+        )
+    if found.cause == "clipping magnitude":
+        return (
+            f"{text}: mostly an error of length, which a learning rate {1 / bent.kept:.3g} times "
+            f"as large makes up for; the direction error is {turned}."
+        )
+    if found.cause == "noise":
+        noise = next(one.text for one in found.findings if one.rule == "noise")
+        return f"{text}.{_uphill(study, title)} {noise}"
+    return f"{text}. Neither clipping nor noise costs much here."
+
+
+def _still_costs(study: Study, title: str) -> bool:
+    cost = study.row(title).cost
+    lost = None if cost is None else mean(cost.privacy_cost.overall)
+    return lost is None or lost >= _FEW
+
+
+def _uphill(study: Study, title: str) -> str:
+    """Whether the clipped gradient points backwards at the end of training."""
+    end = bend(study.runs[title], last=True)
+    if end is None or end.kept >= 0:
+        return ""
+    return f" At the end of training it pointed backwards (cosine {end.cosine:.2f})."
+
+
+def _who(study: Study, title: str) -> str:
+    risk = direction_risk(study, title)
+    if len(risk) < 2:
+        return ""
+    order = sorted(risk, key=lambda group: -risk[group])
+    first, second = (risk[group] for group in order[:2])
+    return f" It costs {order[0]} the most." if first > max(0.0, UNEVEN * second) else ""
+
+
+def _best(study: Study) -> str:
+    first, title = reference(study), best(study)
+    if first is None or title is None or len(study.private) < 2:
+        return ""
+    own = study.row(title).seeds.overall["accuracy"]
+    if title == first:
+        return f"No other private method here is more accurate than {first} ({_percent(own)})."
+    gain = (_accuracy(study, title) or 0.0) - (_accuracy(study, first) or 0.0)
+    text = (
+        f"The most accurate private method is {title}: {_percent(own)}, {100 * gain:.1f} points "
+        f"above {first}{_significance(study, first, title)}."
+    )
+    cost = study.row(title).cost
+    if cost is not None and study.groups:
+        named = {group: cost.privacy_cost.by_group[group] for group in _told(study, first)}
+        text += f" It {_lost(named, ' points')}."
+    bent, plain = bend(study.runs[title]), bend(study.runs[first])
+    if bent is not None and plain is not None and bent.kept > 0 and plain.kept > 0:
+        text += (
+            f" Its clipping turns the gradient by {bent.degrees:.0f} degrees, that of {first} by "
+            f"{plain.degrees:.0f}."
+        )
+    return text
+
+
+def _significance(study: Study, first: str, title: str) -> str:
+    others = {t: study.row(t).seeds.overall["accuracy"].per_run for t in study.private}
+    base = others.pop(first)
+    values = [*base, *(value for own in others.values() for value in own)]
+    if study.seeds < 2:
+        return ", on one seed, which cannot tell that from chance"
+    if any(isinstance(value, Undefined) for value in values):
+        return ""
+    tests = compare_to(base, others)
+    p, count = tests.tests[title].adjusted, len(others)
+    if count * 2.0**-study.seeds > SIGNIFICANT:
+        needed = math.ceil(math.log2(count / SIGNIFICANT))
+        many = "one comparison" if count == 1 else f"{count} comparisons"
+        return (
+            f"; with {study.seeds} seeds no such difference can be significant ({many} would take "
+            f"{needed})"
+        )
+    how = f"p = {p:.3f}, Wilcoxon's test over {study.seeds} seeds with Holm's correction"
+    return f" ({how})" if p <= SIGNIFICANT else f", which is not significant ({how})"
+
+
+def _unprotected(study: Study) -> str:
+    names = [t for t in study.titles if t not in study.private and not study.is_free(t)]
+    if not names:
+        return ""
+    have = "has" if len(names) == 1 else "have"
+    return f"{_listed(names)} {have} no privacy guarantee, whatever noise there is."
+
+
+def _left_out(study: Study) -> str:
+    return f"Left out: {'; '.join(study.left_out)}." if study.left_out else ""
+
+
+def _told(study: Study, title: str) -> list[str]:
+    """The groups to name: all if there are few, else who pays most and who least."""
+    cost = study.row(title).cost
+    if cost is None or len(study.groups) <= 3:
+        return study.groups
+    known = {g: v for g in study.groups if (v := mean(cost.privacy_cost.by_group[g])) is not None}
+    order = sorted(known, key=lambda group: -known[group])
+    return [order[0], order[-1]] if len(order) > 1 else order
+
+
+def _lost(costs: Mapping[str, Estimate], unit: str) -> str:
+    """What a method lost or gained, for whom; the unit is said once."""
+    parts, verb = [], ""
+    for group, estimate in costs.items():
+        value, spread = mean(estimate), error(estimate)
+        if value is None:
+            continue
+        said = f"{100 * abs(value):.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")
+        own = "lost" if value >= 0 else "gained"
+        beside = f" for {group}" if group else ""
+        parts.append(f"{f'{own} ' if own != verb else ''}{said}{'' if verb else unit}{beside}")
+        verb = own
+    return _listed(parts) or "lost an unknown amount"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.5 else f"{value:.1g}"
+
+
+def _percent(estimate: Estimate) -> str:
+    value, spread = mean(estimate), error(estimate)
+    if value is None:
+        return "unknown"
+    return f"{100 * value:.1f}" + ("%" if spread is None else f" ± {100 * spread:.1f}%")
+
+
+def _accuracy(study: Study, title: str) -> float | None:
+    return mean(study.row(title).seeds.overall["accuracy"])
+
+
+def _bias(bent: Bend) -> Bias:
+    off = math.hypot(1 - bent.kept, bent.turned)
+    return Bias(
+        gradient_norm=1.0,
+        clipped_norm=bent.length,
+        norm=off,
+        relative=off,
+        magnitude=bent.kept,
+        direction=bent.turned,
+        relative_direction=bent.turned,
+        cosine=bent.cosine,
+    )
+
+
+def _listed(parts: Sequence[str]) -> str:
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,0 +1,268 @@
+"""The page in a real browser: figures, tabs, hovering, both themes, a phone, a print.
+
+Left out of ``make test``; ``make test-browser`` installs chromium and runs it. What the page looks
+like is kept in ``build/screenshots/``.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.experiments import compare
+from plumbline.experiments.probing import FINAL
+from plumbline.report import write
+from tests.experiments.small import recipe
+from tests.report.made import comparison
+
+pytestmark = pytest.mark.browser
+SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+NASTY = "<script>alert(1)</script>"
+MEASURED = ["bias", "errors", "norms", "symmetry", "progress", "excessive_risk", "hessian"]
+ALL_DRAWN = "return document.documentElement.dataset.drawn !== undefined"
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small comparison that was really run, with everything measured."""
+    rows = [
+        {"name": "nonprivate"},
+        {"name": "dpsgd", "settings": {"clip": 0.5}, "origin": "paper"},
+        {"name": "dpsgd", "settings": {"clip": 0.5}, "origin": "tuned", "learning_rate": 0.5},
+        {"name": "global-adapt", "label": NASTY, "learning_rate": 0.2},
+    ]
+    probe = {"every": 4, "records": 64, "measure": MEASURED, "final": list(FINAL)}
+    root = tmp_path_factory.mktemp("browser") / "small"
+    compare(recipe(methods=rows, probe=probe, baseline="dpsgd (paper)"), root, workers=1)
+    write(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def session() -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    found = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        pytest.fail(f"{' and '.join(missing)} not on the PATH: `make test-browser` installs them")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(found["chromium"])
+    # Root has no sandbox, and a small /dev/shm is no reason to fail.
+    for flag in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(found["chromedriver"])))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def opened(session: Any, folder: Path) -> Iterator[Open]:
+    """Opens the page at a size and in a theme, and waits until it is drawn."""
+
+    def open_(
+        width: int = 1280, height: int = 900, theme: str = "light", path: Path | None = None
+    ) -> Any:
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        session.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
+        preferred = [{"name": "prefers-color-scheme", "value": theme}]
+        session.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": preferred})
+        session.get((path or folder / "report.html").resolve().as_uri())
+        WebDriverWait(session, 120).until(lambda driver: driver.execute_script(ALL_DRAWN))
+        return session
+
+    yield open_
+    session.execute_script("try { localStorage.clear() } catch (error) {}")
+    said = [line for line in session.get_log("browser") if line["level"] in ("SEVERE", "WARNING")]
+    assert said == []
+
+
+def shot(driver: Any, name: str) -> None:
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    size = driver.execute_script(
+        "const e = document.documentElement; return [e.clientWidth, e.scrollHeight]"
+    )
+    clip = {"x": 0, "y": 0, "width": size[0], "height": min(size[1], 12_000), "scale": 1}
+    taken = driver.execute_cdp_cmd(
+        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
+    )
+    (SHOTS / f"{name}.png").write_bytes(base64.b64decode(taken["data"]))
+
+
+def drawn(driver: Any) -> dict[str, int]:
+    """How many marks each figure that can be seen has."""
+    found: dict[str, int] = driver.execute_script(
+        """
+        const marks = '.point, .lines path, .annotation, .hm image, .contourlevel path';
+        return Object.fromEntries(
+          [...document.querySelectorAll('.plot')]
+            .filter((plot) => plot.offsetParent !== null)
+            .map((plot) => [plot.id, plot.querySelectorAll(marks).length]));
+        """
+    )
+    return found
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_figure_is_drawn_and_has_something_in_it(opened: Open, theme: str) -> None:
+    driver = opened(theme=theme)
+    marks = drawn(driver)
+    assert len(marks) >= 15
+    assert [name for name, count in marks.items() if not count] == []
+    shot(driver, f"page-{theme}")
+
+
+def test_figures_behind_every_tab_are_drawn_when_it_is_chosen(opened: Open) -> None:
+    from selenium.webdriver.common.by import By
+
+    driver = opened()
+    seen = dict(drawn(driver))
+    for tab in driver.find_elements(By.CSS_SELECTOR, '[role="tab"]'):
+        driver.execute_script("arguments[0].click()", tab)
+        assert tab.get_attribute("aria-selected") == "true"
+        panel = driver.find_element(By.ID, tab.get_attribute("aria-controls"))
+        assert panel.is_displayed()
+        seen |= drawn(driver)
+    total = driver.execute_script("return document.querySelectorAll('.plot').length")
+    assert len(seen) == total
+    assert [name for name, count in seen.items() if not count] == []
+
+
+def test_tabs_answer_to_the_keyboard(opened: Open) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    driver = opened()
+    tabs = driver.find_elements(By.CSS_SELECTOR, '#statement [role="tab"]')
+    tabs[0].send_keys(Keys.ARROW_RIGHT)
+    assert driver.switch_to.active_element == tabs[1]
+    assert [tab.get_attribute("aria-selected") for tab in tabs[:2]] == ["false", "true"]
+    tabs[1].send_keys(Keys.END)
+    assert driver.switch_to.active_element == tabs[-1]
+    tabs[-1].send_keys(Keys.ARROW_RIGHT)
+    assert tabs[0].get_attribute("aria-selected") == "true"
+
+
+def test_hovering_over_a_figure_shows_its_numbers(opened: Open) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    driver = opened()
+    plot = driver.find_element(By.ID, "curves-accuracy-0")
+    driver.execute_script(
+        "arguments[0].scrollIntoView({behavior: 'instant', block: 'center'})", plot
+    )
+    ActionChains(driver).move_to_element(plot).perform()
+    WebDriverWait(driver, 20).until(
+        lambda page: page.find_elements(By.CSS_SELECTOR, "#curves-accuracy-0 .hoverlayer text")
+    )
+
+
+def test_a_name_in_the_legend_hides_what_belongs_to_it(opened: Open) -> None:
+    from selenium.webdriver.common.by import By
+
+    driver = opened()
+    count = "return document.querySelectorAll('#spending-epsilon .scatterlayer .trace').length"
+    before = driver.execute_script(count)
+    key = driver.find_element(
+        By.XPATH, "//figure[.//div[@id='spending-epsilon']]//button[contains(@class, 'key')]"
+    )
+    driver.execute_script("arguments[0].click()", key)
+    assert driver.execute_script(count) < before
+    assert key.get_attribute("aria-pressed") == "false"
+    driver.execute_script("arguments[0].click()", key)
+    assert driver.execute_script(count) == before
+
+
+def test_the_button_changes_text_and_figures_to_the_other_theme(opened: Open) -> None:
+    from selenium.webdriver.common.by import By
+
+    colours = """
+        const axis = document.querySelector('#spending-epsilon .xtick text');
+        return [getComputedStyle(document.body).backgroundColor, getComputedStyle(axis).fill];
+    """
+    driver = opened()
+    light = driver.execute_script(colours)
+    driver.find_element(By.ID, "theme").click()
+    dark = driver.execute_script(colours)
+    assert light == ["rgb(255, 255, 255)", "rgb(28, 30, 33)"]
+    assert dark == ["rgb(21, 23, 26)", "rgb(232, 230, 225)"]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_phone_has_no_sideways_scroll(opened: Open, theme: str) -> None:
+    from selenium.webdriver.common.by import By
+
+    driver = opened(width=390, height=844, theme=theme)
+    width = "return document.documentElement.scrollWidth"
+    assert driver.execute_script(width) == 390
+    for tab in driver.find_elements(By.CSS_SELECTOR, '[role="tab"]'):
+        driver.execute_script("arguments[0].click()", tab)
+        assert driver.execute_script(width) == 390, tab.text
+    driver.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    assert driver.execute_script(width) == 390
+    driver.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = false })")
+    shot(driver, f"phone-{theme}")
+
+
+def test_it_prints_in_light_colours_whatever_the_theme(opened: Open) -> None:
+    driver = opened(theme="dark")
+    # What the page does to itself for paper, seen while it lasts.
+    driver.execute_script(
+        """
+        window.seen = {};
+        addEventListener('beforeprint', () => {
+          const plot = document.getElementById('spending-epsilon');
+          const axis = plot.querySelector('.xtick text');
+          window.seen = {
+            fill: getComputedStyle(axis).fill,
+            width: plot.querySelector('.main-svg').getBoundingClientRect().width,
+          };
+        });
+        """
+    )
+    paper = {"paperWidth": 8.27, "paperHeight": 11.69, "printBackground": True}
+    printed = driver.execute_cdp_cmd("Page.printToPDF", paper)
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    (SHOTS / "print.pdf").write_bytes(base64.b64decode(printed["data"]))
+    assert driver.execute_script("return window.seen") == {"fill": "rgb(28, 30, 33)", "width": 670}
+    assert "printing" not in driver.execute_script("return document.documentElement.className")
+
+
+def test_names_are_shown_as_they_are_and_do_nothing(opened: Open, tmp_path: Path) -> None:
+    from selenium.webdriver.common.by import By
+
+    groups = (NASTY, '"><img src=x onerror=alert(1)>')
+    driver = opened(path=write(comparison(tmp_path / "c", groups=groups, tuning=True)))
+    labels = driver.find_elements(By.CSS_SELECTOR, "#results .key")
+    assert [label.text for label in labels[:3]] == ["all records", *groups]
+    assert driver.execute_script("return document.querySelectorAll('img').length") == 0
+    driver = opened()
+    ticks = driver.execute_script(
+        "return [...document.querySelectorAll('#results-accuracy .ytick text')]"
+        ".map((tick) => tick.textContent)"
+    )
+    assert "".join(ticks).replace(" ", "").count(NASTY) == 1
+
+
+def test_nothing_is_fetched(opened: Open) -> None:
+    driver = opened()
+    fetched = driver.execute_script(
+        "return performance.getEntriesByType('resource').map((entry) => entry.name)"
+        ".filter((name) => !name.startsWith('data:') && !name.startsWith('blob:'))"
+    )
+    assert fetched == []

@@ -1,0 +1,230 @@
+"""The page: every section, nothing fetched, and no name that is taken for markup."""
+
+import json
+import re
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plotly import graph_objects
+
+from plumbline.experiments import Recipe
+from plumbline.report import read, write
+from plumbline.report.notes import NOTES
+from plumbline.report.page import page, script_json
+from plumbline.report.section import Figure, Section, Tabs
+from plumbline.report.sections import SECTIONS
+from tests.report.made import ACCURACY, METHODS, comparison
+
+NASTY = "<script>alert(1)</script>"
+TOKEN = re.compile(r"^@(text|muted|surface|raised|line|grid|c[1-7])(/\d+)?$")
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def sections(folder: Path) -> dict[str, Section]:
+    study = read(folder)
+    return {one.name: one for make in SECTIONS if (one := make(study)) is not None}
+
+
+def figures_of(parts: Any) -> list[Figure]:
+    found: list[Figure] = []
+    for part in parts:
+        if isinstance(part, Figure):
+            found.append(part)
+        if isinstance(part, Tabs):
+            found += [one for own in part.panels.values() for one in figures_of(own)]
+    return found
+
+
+class Markup(HTMLParser):
+    """The elements of a page, its text, and what it refers to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.json = ""
+        self._in_figures = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.tags.append(tag)
+        self._in_figures = named.get("id") == "figures"
+        if named.get("id"):
+            self.ids.append(str(named["id"]))
+        if tag == "a":
+            self.links.append(str(named.get("href")))
+        elif named.get("src") or named.get("href"):
+            self.fetched.append(str(named.get("src") or named.get("href")))
+
+    def handle_data(self, data: str) -> None:
+        if self._in_figures:
+            self.json += data
+            self._in_figures = False
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return comparison(tmp_path_factory.mktemp("page") / "c", tuning=True)
+
+
+@pytest.fixture(scope="module")
+def markup(folder: Path) -> Markup:
+    return Markup(page(read(folder)))
+
+
+def test_a_full_comparison_has_every_section(folder: Path) -> None:
+    assert list(sections(folder)) == [name for name in NOTES if name != "verdict"]
+
+
+def test_what_was_not_measured_has_no_section(tmp_path: Path) -> None:
+    rows = METHODS[1:2]
+    found = sections(comparison(tmp_path / "c", methods=rows, readings=False, groups=("all",)))
+    assert list(found) == ["statement", "results", "spending", "curves", "settings"]
+
+
+def test_what_epsilon_does_not_cover_is_marked(folder: Path) -> None:
+    covered = {name for name, section in sections(folder).items() if section.covered}
+    assert covered == {"statement", "spending", "settings"}
+    found = sections(folder)
+    assert "raw gradients" in str(found["norms"].not_covered)
+    assert "test records" in str(found["results"].not_covered)
+    assert found["sensitivity"].not_covered == "trials are not charged"
+
+
+def test_every_figure_has_a_sentence_a_table_and_a_name_of_its_own(folder: Path) -> None:
+    figures = [one for section in sections(folder).values() for one in figures_of(section.parts)]
+    assert len({one.name for one in figures}) == len(figures) > 30
+    for one in figures:
+        assert one.sentence.endswith(".")
+        assert one.data.rows, one.name
+        assert {len(row) for row in one.data.rows} == {len(one.data.head)}, one.name
+        assert any(len(trace.get("x", [])) for trace in one.traces), one.name
+
+
+def test_plotly_accepts_every_figure(folder: Path) -> None:
+    def resolved(value: Any, key: str = "") -> Any:
+        """With a colour in place of every token, as the page does."""
+        if isinstance(value, str) and key.endswith("color"):
+            assert TOKEN.match(value), value
+            return "#123456"
+        if key == "colorscale":
+            assert all(TOKEN.match(tint) for _, tint in value)
+            return [[at, "#123456"] for at, _ in value]
+        if isinstance(value, dict):
+            return {name: resolved(part, name) for name, part in value.items()}
+        return [resolved(part, key) for part in value] if isinstance(value, list) else value
+
+    for section in sections(folder).values():
+        for one in figures_of(section.parts):
+            drawn = {"data": list(one.traces), "layout": dict(one.layout)}
+            graph_objects.Figure(resolved(drawn))
+
+
+def test_the_page_is_one_file_that_fetches_nothing(folder: Path, markup: Markup) -> None:
+    path = write(folder)
+    assert path == folder / "report.html"
+    assert path.stat().st_size < 8_000_000
+    assert all(one.startswith("data:") for one in markup.fetched)
+    assert markup.tags.count("link") == 1
+    assert "default-src 'none'" in path.read_text(encoding="utf-8")[:2000]
+
+
+def test_every_link_of_the_page_leads_somewhere_in_it(markup: Markup) -> None:
+    assert len(set(markup.ids)) == len(markup.ids)
+    assert {link.removeprefix("#") for link in markup.links} <= set(markup.ids)
+
+
+def test_the_page_can_be_written_elsewhere(folder: Path, tmp_path: Path) -> None:
+    assert write(folder, tmp_path / "a" / "b.html") == tmp_path / "a" / "b.html"
+
+
+def test_a_single_run_has_a_page(folder: Path) -> None:
+    run = next(path for path in folder.iterdir() if path.name.startswith("adapt"))
+    assert "One run" in write(run).read_text(encoding="utf-8")
+
+
+def test_names_are_escaped_in_markup_and_in_figures(tmp_path: Path) -> None:
+    rows = [*METHODS[:2], METHODS[2] | {"label": NASTY}]
+    groups = (NASTY, '"><img src=x onerror=alert(1)>')
+    made = comparison(
+        tmp_path / "c", methods=rows, groups=groups, accuracy={**ACCURACY, NASTY: 0.83}
+    )
+    text = page(read(made))
+    harmless = Markup(text)
+    plain = Markup(page(read(comparison(tmp_path / "d"))))
+    assert sorted(harmless.tags) == sorted(plain.tags)
+    assert NASTY not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    stored = json.loads(harmless.json)
+    names = {trace.get("name") for one in stored.values() for trace in one["data"]}
+    # Plotly reads markup in its texts: there the name is escaped once more.
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in names
+    assert NASTY not in names
+
+
+def test_no_character_of_the_figures_can_end_their_element() -> None:
+    text = script_json({"name": "</script><!--&"})
+    assert not set("<>&") & set(text)
+    assert json.loads(text) == {"name": "</script><!--&"}
+
+
+def test_a_name_is_never_taken_for_a_colour(tmp_path: Path) -> None:
+    rows = [METHODS[0], METHODS[1] | {"label": "@text"}]
+    stored = json.loads(
+        Markup(page(read(comparison(tmp_path / "c", methods=rows, baseline=None)))).json
+    )
+    names = {trace.get("name") for one in stored.values() for trace in one["data"]}
+    assert "@text" in names  # the page replaces colours only
+
+
+def test_undefined_numbers_do_not_break_a_page(tmp_path: Path) -> None:
+    made = comparison(tmp_path / "c")
+    for path in made.glob("dpsgd*/diagnostics.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for row in rows[1:]:
+            row["bias"] |= {"magnitude": "undefined: zero", "relative_direction": "undefined: zero"}
+            row["symmetry"]["plane"] = "undefined: nothing"
+            row["norms"]["histogram"] = {"edges": [], "counts": {}}
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for path in made.glob("dpsgd*/result.json"):
+        stored = json.loads(path.read_text())
+        stored["report"]["by_group"]["male"]["accuracy"] = "undefined: the group has no records"
+        path.write_text(json.dumps(stored))
+    assert "undefined" not in Markup(page(read(made))).json
+
+
+def test_the_recipe_on_the_page_is_the_recipe(folder: Path) -> None:
+    import html
+
+    text = page(read(folder))
+    found = re.search(r"<pre><code>(name = .*?)</code></pre>", text, re.DOTALL)
+    assert found is not None
+    assert Recipe.of(tomllib.loads(html.unescape(found[1]))) == read(folder).recipe
+
+
+def test_the_paper_beside_the_tuned_settings_shares_a_colour(tmp_path: Path) -> None:
+    from plumbline.report import figures
+
+    rows = [
+        {"name": "dpsgd", "origin": "paper"},
+        {"name": "dpsgd", "origin": "tuned", "learning_rate": 0.9},
+        {"name": "bam"},
+    ]
+    study = read(comparison(tmp_path / "c", methods=rows, baseline=None))
+    paper, tuned, other = study.titles
+    assert figures.colour(study, paper) == figures.colour(study, tuned)
+    assert figures.colour(study, other) != figures.colour(study, tuned)
+    assert [figures.dash(study, one) for one in study.titles] == ["dash", "solid", "solid"]
+
+
+def test_every_note_is_in_the_documentation() -> None:
+    headings = re.findall(r"^## (.*)$", (DOCS / "report.md").read_text(encoding="utf-8"), re.M)
+    assert [note.title for note in NOTES.values()] == headings
+    for note in NOTES.values():
+        assert (DOCS.parent / note.page).is_file(), note.page

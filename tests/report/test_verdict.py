@@ -1,0 +1,146 @@
+"""The verdict says what the numbers support, and no more."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline.report import read, words
+from plumbline.report.measured import rounded_up
+from plumbline.report.verdict import best, judgement, reference
+from tests.report.made import METHODS, comparison
+
+TWO = [
+    {"name": "nonprivate"},
+    {"name": "dpsgd", "origin": "paper", "settings": {"clip": 0.5}, "learning_rate": 0.01},
+    {"name": "dpsgd", "origin": "tuned", "settings": {"clip": 0.5}, "learning_rate": 2.0},
+]
+
+
+def said(folder: Path, **changes: Any) -> list[str]:
+    return words(read(comparison(folder / "c", **changes)))
+
+
+def test_it_starts_with_what_privacy_costs_whom(tmp_path: Path) -> None:
+    first = said(tmp_path)[0]
+    assert first.startswith(
+        "At epsilon 3.4 (delta 1e-05), dpsgd lost 7.0 ± 0.0 points of accuracy for male and "
+        "7.0 ± 0.0 for female"
+    )
+    assert "standard error over 2 seeds" in first
+
+
+def test_one_seed_says_that_it_cannot_be_sure(tmp_path: Path) -> None:
+    sentences = said(tmp_path, seeds=(0,))
+    assert "one seed cannot say how sure that is" in sentences[0]
+    assert "±" not in sentences[0]
+    assert any("on one seed, which cannot tell that from chance" in one for one in sentences)
+
+
+def test_without_groups_the_cost_is_that_of_all(tmp_path: Path) -> None:
+    assert "dpsgd lost 7.0 ± 0.0 points of accuracy, against" in said(tmp_path, groups=("all",))[0]
+
+
+def test_without_a_nonprivate_run_no_cost_is_said(tmp_path: Path) -> None:
+    first = said(tmp_path, methods=METHODS[1:])[0]
+    assert "reached an accuracy of 78.1 ± 0.1%" in first
+    assert "what privacy cost cannot be said" in first
+
+
+def test_a_gain_is_called_one(tmp_path: Path) -> None:
+    accuracy = {"nonprivate": 0.7, "dpsgd": 0.75}
+    assert "dpsgd gained 5.0" in said(tmp_path, methods=METHODS[:2], accuracy=accuracy)[0]
+
+
+@pytest.mark.parametrize(
+    ("tuned", "sentence"),
+    [
+        (
+            0.836,
+            "80% of that was the learning rate, not privacy: dpsgd (tuned), at learning rate 2",
+        ),
+        (0.8501, "All of it was the learning rate"),
+        (0.75, "Other settings do not help"),
+    ],
+)
+def test_what_other_settings_win_back_was_not_privacy(
+    tmp_path: Path, tuned: float, sentence: str
+) -> None:
+    accuracy = {"nonprivate": 0.85, "dpsgd (paper)": 0.78, "dpsgd (tuned)": tuned}
+    sentences = said(tmp_path, methods=TWO, accuracy=accuracy, baseline=None)
+    assert sentence in sentences[1]
+
+
+def test_settings_other_than_the_learning_rate_are_called_settings(tmp_path: Path) -> None:
+    rows = [*TWO[:2], TWO[2] | {"settings": {"clip": 2.0}}]
+    accuracy = {"nonprivate": 0.85, "dpsgd (paper)": 0.78, "dpsgd (tuned)": 0.84}
+    sentences = said(tmp_path, methods=rows, accuracy=accuracy, baseline=None)
+    assert "was its settings, not privacy" in sentences[1]
+
+
+def test_the_same_method_on_another_network_is_not_another_setting(tmp_path: Path) -> None:
+    linear = {"name": "dpsgd", "label": "linear", "settings": {"clip": 0.5}}
+    rows = [*METHODS[:2], linear | {"model": {"name": "dutch-linear"}}]
+    accuracy = {"nonprivate": 0.85, "dpsgd": 0.78, "linear": 0.84}
+    assert not any("not privacy" in one for one in said(tmp_path, methods=rows, accuracy=accuracy))
+
+
+def test_clippings_direction_error_is_named_where_it_dominates(tmp_path: Path) -> None:
+    study = read(comparison(tmp_path / "c", kept={"dpsgd": 0.25}))
+    found = judgement(study, "dpsgd")
+    assert found is not None
+    assert found.cause == "clipping direction"
+    text = next(one for one in words(study) if one.startswith("Clipping in dpsgd"))
+    assert "left 25% of the gradient's length" in text
+    assert "turned it by 39 degrees (cosine 0.78)" in text
+    assert "0.80 times what is left" in text
+    assert "no learning rate mends it" in text
+
+
+def test_a_gradient_turned_around_goes_uphill(tmp_path: Path) -> None:
+    assert any("went uphill" in one for one in said(tmp_path, kept={"dpsgd": -0.2}))
+
+
+def test_nothing_is_said_of_clipping_that_was_not_measured(tmp_path: Path) -> None:
+    study = read(comparison(tmp_path / "c", readings=False))
+    assert judgement(study, "dpsgd") is None
+    assert not any("lipping" in one for one in words(study))
+
+
+def test_few_seeds_cannot_make_a_difference_significant(tmp_path: Path) -> None:
+    text = next(one for one in said(tmp_path) if one.startswith("The most accurate"))
+    assert "adapt: 83.1 ± 0.1%, 5.0 points above dpsgd" in text
+    assert (
+        "with 2 seeds no such difference can be significant (one comparison would take 5)" in text
+    )
+
+
+def test_enough_seeds_can(tmp_path: Path) -> None:
+    text = next(one for one in said(tmp_path, seeds=range(6)) if one.startswith("The most"))
+    assert "(p = 0.016, Wilcoxon's test over 6 seeds with Holm's correction)" in text
+
+
+def test_a_baseline_that_nobody_beats_is_said_to_be_best(tmp_path: Path) -> None:
+    sentences = said(tmp_path, accuracy={"nonprivate": 0.85, "dpsgd": 0.84, "adapt": 0.8})
+    assert any(one.startswith("No other private method here is more accurate") for one in sentences)
+
+
+def test_a_method_without_a_guarantee_is_not_the_reference(tmp_path: Path) -> None:
+    study = read(comparison(tmp_path / "c", methods=METHODS[:1], baseline=None))
+    assert reference(study) is best(study) is None
+    assert words(study) == [
+        "None of these methods has a privacy guarantee, so there is no cost of privacy here."
+    ]
+
+
+def test_the_reference_is_the_row_that_is_not_tuned(tmp_path: Path) -> None:
+    study = read(comparison(tmp_path / "c", methods=TWO[::-1], baseline="dpsgd (tuned)"))
+    assert reference(study) == "dpsgd (paper)"
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "text"),
+    [(1.981, "1.99"), (3.4, "3.4"), (0.03491, "0.035"), (12.01, "12.1"), (float("inf"), "∞")],
+)
+def test_an_epsilon_is_never_rounded_down(epsilon: float, text: str) -> None:
+    assert rounded_up(epsilon) == text
