@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo          a short real example"
+	@echo "make demo          six methods on bundled data, and a page that says what clipping did"
 	@echo "make test          the tests"
 	@echo "make test-slow     the tests marked slow, which make test leaves out"
 	@echo "make test-browser  the page in a real browser, chromium; pictures in build/screenshots/"
@@ -29,7 +29,7 @@ help:
 	@echo "make docs          the documentation site, in site/"
 
 demo: $(VENV)/.installed-base
-	$(BIN)/python examples/per_record_gradients.py
+	$(BIN)/plumbline compare demo
 
 # One thread per worker: two workers on two cores, and sums in the same order on every machine.
 test test-slow: export OMP_NUM_THREADS := 1
@@ -66,6 +66,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.methods
 	$(BIN)/python -m benchmarks.diagnostics
+	$(BIN)/python -m benchmarks.page
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m mkdocs build --strict

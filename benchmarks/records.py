@@ -2,7 +2,7 @@
 
 `python -m benchmarks.records [NAME ...]` makes the runs of recipes/records (five seeds each; what
 is finished below runs/records is not repeated) and writes benchmarks/results/records.md. What is to
-be reached and the papers' figures at the same epsilon are in recipes/records/targets.toml.
+be reached and the papers' figures at the same epsilon are in benchmarks/records.toml.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from plumbline.experiments import Recipe, Table, compare
 from plumbline.experiments.recipes import folder as recipes_folder
 
 RECORDS = "records"
+TARGETS = Path(__file__).with_suffix(".toml")
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs") / RECORDS)
     options = parser.parse_args()
     root = recipes_folder() / RECORDS
-    targets: dict[str, Any] = tomllib.loads((root / "targets.toml").read_text())
+    targets: dict[str, Any] = tomllib.loads(TARGETS.read_text())
     console = Console(width=140)
     results = Path(__file__).parent / "results" / "records.json"
     found = json.loads(results.read_text()) if results.is_file() else {}

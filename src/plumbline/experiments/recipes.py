@@ -8,8 +8,9 @@ from plumbline.experiments.recipe import RecipeError, known
 
 
 def folder() -> Path:
-    """Where they are: beside ``src`` in a checkout."""
-    return Path(__file__).parents[3] / "recipes"
+    """Where they are: within the package when it is installed, beside ``src`` in a checkout."""
+    installed = Path(__file__).parents[1] / "recipes"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "recipes"
 
 
 def find(name: str) -> Path:

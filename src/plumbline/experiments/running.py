@@ -185,6 +185,9 @@ def run(
         log = _Log(private, splits, folder, spec.recipe.log_every, told)
         probing = Probing.of(spec, private, splits, folder) if spec.recipe.probe else None
         private.fit([log, probing] if probing else [log], progress=False)
+        if private.steps_done < private.plan.steps:  # fit stops in good order when interrupted
+            private.save(folder / CHECKPOINT)
+            raise KeyboardInterrupt
         report = judged(private, splits)
         if probing:
             probing.finish(private)

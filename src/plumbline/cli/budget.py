@@ -1,0 +1,157 @@
+"""``plumbline budget``: what noise each method needs for a budget, and how epsilon grows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table, tiny
+from plumbline.cli.chart import chart
+
+if TYPE_CHECKING:
+    from plumbline.mechanism.accountant import Accountant
+    from plumbline.mechanism.calibration import Budget, Plan
+    from plumbline.mechanism.release import Sampling, StepRelease
+    from plumbline.methods import Method
+
+_ACCOUNTANTS: tuple[Accountant, ...] = ("pld", "rdp")
+_POINTS = 48  # columns of the chart
+BASELINE = "dpsgd"
+
+
+@app.command(
+    epilog=examples(
+        "plumbline budget --records 50000 --batch 1024 --epochs 30 --epsilon 3 --delta 1e-5",
+        "plumbline budget --records 50000 --batch 1024 --epochs 30 --epsilon 3 --json",
+    )
+)
+def budget(
+    records: Annotated[int, typer.Option(help="How many records the training data has.")],
+    epsilon: Annotated[float, typer.Option(help="The epsilon to be met.")],
+    batch: Annotated[int, typer.Option(help="The expected batch size.")] = 256,
+    epochs: Annotated[float, typer.Option(help="How often a record is used, on average.")] = 10.0,
+    delta: Annotated[
+        float | None,
+        typer.Option(help="The delta at which it is met.", show_default="1/(10 records)"),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Prints the noise that each method needs for a budget, by PLD and by RDP.
+
+    What a method asks beside the gradient, such as counts, is paid for from the same budget.
+    """
+    from plumbline.mechanism.calibration import Budget
+
+    if records < 1:
+        raise WrongUse(f"--records is {records}; it must be at least 1.")
+    stated = default_delta(records) if delta is None else delta
+    spec = Budget(epsilon=epsilon, delta=stated, epochs=epochs, expected_batch_size=batch)
+    found, plan = _noise_of_methods(spec, records)
+    curve = _curve(plan, epochs)
+    if json_:
+        facts = {"records": records, "batch": batch, "epochs": epochs}
+        facts |= {"epsilon": epsilon, "delta": stated, "steps": plan.steps}
+        points = [{"epoch": epoch, "epsilon": spent} for epoch, spent in curve]
+        show_json({"budget": facts, "methods": found, "curve": points})
+        return
+    show(
+        f"epsilon {epsilon:g} at delta {tiny(stated)}: {plan.steps:,} steps, batches of {batch:,} "
+        f"expected of {records:,} records, {epochs:g} epochs"
+    )
+    shown = table("method", "asks", "PLD", "RDP", "x dpsgd")
+    shown.columns[1].justify = "left"
+    shown.columns[1].no_wrap = True
+    baseline = next(row["pld"] for row in found if row["method"] == BASELINE)
+    for row in found:
+        times = row["pld"] / baseline
+        shown.add_row(
+            row["method"], row["asks"], f"{row['pld']:.4f}", f"{row['rdp']:.4f}", f"{times:.3f}"
+        )
+    console.print(shown)
+    show(
+        "PLD, RDP: the noise multiplier by either accountant, which is the standard deviation of "
+        "the noise on the gradient's sum, over its bound. (10) after a question is its own. RDP "
+        "bounds epsilon less tightly, so it asks for more."
+    )
+    console.print(f"\nepsilon over epochs ({BASELINE}, PLD)", highlight=False)
+    blocks = console.encoding.lower().startswith("utf")
+    spent = [value for _, value in curve]
+    for line in chart(spent, last=epochs, unit="epochs", blocks=blocks):
+        console.print(line, highlight=False, markup=False)
+
+
+def default_delta(records: int) -> float:
+    """1/(10 n), rounded down to a power of ten."""
+    exponent = -1
+    while 10 ** (-exponent) < 10 * records:
+        exponent -= 1
+    return float(f"1e{exponent}")
+
+
+def _noise_of_methods(spec: Budget, records: int) -> tuple[list[dict[str, Any]], Plan]:
+    """A line for each method that has a guarantee, and the plan of DP-SGD.
+
+    What is asked alike needs the same noise and is computed once.
+    """
+    from plumbline.methods import REGISTRY
+
+    rows: list[dict[str, Any]] = []
+    plans: dict[tuple[object, ...], dict[str, Plan]] = {}
+    baseline = None
+    for entry in REGISTRY.values():
+        method = entry.make(**entry.example())
+        if method.unbounded_reason is not None:
+            continue
+        key = (*method.queries(1.0), *method.queries(2.0), method.composition)
+        if key not in plans:
+            plans[key] = {
+                accountant: spec.resolve(
+                    records,
+                    release_at=_release_of(method),
+                    accountant=accountant,
+                )
+                for accountant in _ACCOUNTANTS
+            }
+        if entry.name == BASELINE:
+            baseline = plans[key]["pld"]
+        noise = {name: plan.noise_multiplier for name, plan in plans[key].items()}
+        rows.append({"method": entry.name, "asks": _asked(method), **noise})
+    assert baseline is not None
+    return rows, baseline
+
+
+def _release_of(method: Method) -> Any:
+    def release(sigma: float, sampling: Sampling) -> StepRelease:
+        from plumbline.mechanism.release import StepRelease
+
+        return StepRelease(
+            sampling=sampling, queries=method.queries(sigma), composition=method.composition
+        )
+
+    return release
+
+
+def _asked(method: Method) -> str:
+    """A step's questions, with the noise of those whose noise is their own."""
+    parts = []
+    for one, other in zip(method.queries(1.0), method.queries(2.0), strict=True):
+        own = one.noise_multiplier == other.noise_multiplier
+        times = "" if one.noise_multiplier == 1 else f" ({one.noise_multiplier:g} x)"
+        parts.append(one.name + (f" ({one.noise_multiplier:g})" if own else times))
+    return ", ".join(parts)
+
+
+def _curve(plan: Plan, epochs: float) -> list[tuple[float, float]]:
+    """(epoch, epsilon) along the run, at most one for each column of the chart."""
+    from plumbline.mechanism.accountant import epsilon
+
+    count = min(_POINTS, plan.steps)
+    steps = [max(1, round(plan.steps * (place + 1) / count)) for place in range(count)]
+    return [
+        (
+            epochs * step / plan.steps,
+            epsilon(plan.releases(step), delta=plan.delta, accountant=plan.accountant),
+        )
+        for step in steps
+    ]

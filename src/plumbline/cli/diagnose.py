@@ -1,0 +1,240 @@
+"""``plumbline diagnose``: what clipping did to a run's gradients, in numbers and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table
+from plumbline.cli.chart import columns
+from plumbline.cli.compare import Out
+from plumbline.cli.names import method_of, recipe_at
+from plumbline.cli.recipe_run import make
+
+if TYPE_CHECKING:
+    from plumbline.experiments import Recipe
+    from plumbline.report.reading import Run, Study
+
+_LINES = 6  # readings that are shown along the run
+_READINGS = 20  # readings of a run that is made here
+
+
+@app.command(
+    epilog=examples(
+        "plumbline diagnose adult --method DPSGD",
+        "plumbline diagnose adult --method global-adapt --steps 300",
+        "plumbline diagnose runs/adult/DPSGD-seed0-0123456789",
+    )
+)
+def diagnose(
+    what: Annotated[
+        str, typer.Argument(help="A recipe, or the folder of a run or of a comparison.")
+    ],
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="Which method of the recipe or comparison.", show_default="the first private one"
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Train only so many steps.", show_default="the recipe's", min=1),
+    ] = None,
+    records: Annotated[
+        int, typer.Option(help="How many training records are measured on.", min=2)
+    ] = 256,
+    out: Out = Path("runs"),
+    json_: Json = False,
+) -> None:
+    """Says what clipping and noise do to the gradient, who bears it, and what to try.
+
+    A recipe's method is run once, with measurements along the way; a folder is read.
+    """
+    from plumbline.diagnostics import NOT_COVERED, plain
+    from plumbline.report.reading import read
+    from plumbline.report.verdict import judgement
+
+    folder = Path(what)
+    if not folder.is_dir():
+        recipe = _probed(recipe_at(what), steps, records)
+        folder = _made(recipe, method, out / recipe.name)
+        method = None
+    study = read(folder)
+    title = _title(study, method)
+    run = study.runs[title][0]
+    found = judgement(study, title)
+    if not run.readings or found is None:
+        raise WrongUse(
+            f"{folder} has no measurements of clipping by {title}: its recipe has no part 'probe'. "
+            "`plumbline diagnose RECIPE --method NAME` makes a run with them."
+        )
+    if json_:
+        facts = {"method": title, "folder": str(folder), "readings": list(run.readings)}
+        show_json({"label": NOT_COVERED, **facts, "verdict": plain(found)})
+        return
+    show(f"{title}, seed {run.result.seed}: {len(run.readings)} readings of {_records(run)}")
+    show(f"({NOT_COVERED})")
+    console.print()
+    _along(run.readings)
+    _by_group(run.readings[-1])
+    _norms(run.readings[-1])
+    _symmetry(run.readings[-1])
+    console.print()
+    show(str(found))
+
+
+def _probed(recipe: Recipe, steps: int | None, records: int) -> Recipe:
+    from plumbline.experiments import Recipe
+
+    fields = recipe.model_dump(mode="json")
+    if steps is not None:
+        fields["budget"] |= {"steps": steps, "epochs": None}
+    made = Recipe.of(fields)
+    if recipe.probe is not None and steps is None:
+        return made
+    length = made.budget.steps or _steps_of(made)
+    fields["probe"] = {"every": max(1, length // _READINGS), "records": records}
+    return Recipe.of(fields)
+
+
+def _steps_of(recipe: Recipe) -> int:
+    """The number of steps of a recipe that says epochs."""
+    from plumbline.experiments.running import RunSpec, load_data
+
+    spec = RunSpec(recipe, recipe.methods[0], recipe.seeds[0])
+    budget = recipe.budget
+    return round((budget.epochs or 1) * len(load_data(spec).train) / budget.expected_batch_size)
+
+
+def _made(recipe: Recipe, method: str | None, root: Path) -> Path:
+    from plumbline.experiments.running import RunSpec
+
+    part = method_of(recipe, method)
+    spec = RunSpec(recipe, part, recipe.seeds[0])
+    make(spec, root)
+    return root / spec.folder
+
+
+def _title(study: Study, method: str | None) -> str:
+    if method is not None:
+        return method_of(study.recipe, method).title
+    with_readings = study.measured("bias")
+    private = [title for title in with_readings if title in study.private]
+    return (private or with_readings or study.titles)[0]
+
+
+def _records(run: Run) -> str:
+    return f"{run.readings[-1].get('records', '?')} training records"
+
+
+def _along(readings: Sequence[dict[str, Any]]) -> None:
+    """The clipped gradient beside the true one, along the run."""
+    shown = table("step", "length kept", "turned", "noise", "clipped", "median norm", "clip")
+    shown.columns[0].justify = "right"
+    for row in _some(readings):
+        bias, norms, errors = (row.get(name) or {} for name in ("bias", "norms", "errors"))
+        shown.add_row(
+            f"{row['step']:,}",
+            _percent(bias.get("magnitude")),
+            _degrees(bias.get("cosine")),
+            _times(_root(errors.get("noise")), bias.get("gradient_norm")),
+            _percent(norms.get("clipped")),
+            _number((norms.get("quantiles") or {}).get("0.5")),
+            _number(norms.get("clip")),
+        )
+    console.print(shown)
+    show(
+        "length kept: of the true gradient, in its own direction. turned: the angle between the "
+        "clipped gradient and the true one. noise: of one step, in lengths of the true gradient. "
+        "clipped: the share of records above the bound."
+    )
+
+
+def _by_group(row: dict[str, Any]) -> None:
+    bias = (row.get("bias") or {}).get("by_group") or {}
+    if len(bias) < 2:
+        return
+    norms = row.get("norms") or {}
+    shown = table("group", "length kept", "turned", "clipped", "median norm")
+    for group, found in bias.items():
+        shown.add_row(
+            group,
+            _percent(found.get("magnitude")),
+            _degrees(found.get("cosine")),
+            _percent((norms.get("clipped_by_group") or {}).get(group)),
+            _number((norms.get("by_group") or {}).get(group)),
+        )
+    console.print()
+    console.print(shown)
+
+
+def _norms(row: dict[str, Any]) -> None:
+    """The last histogram of norms, with the clip bound below it."""
+    norms = row.get("norms") or {}
+    histogram = norms.get("histogram") or {}
+    counts = (histogram.get("counts") or {}).get("all")
+    if not counts:
+        return
+    edges, clip = histogram["edges"], norms.get("clip")
+    blocks = console.encoding.lower().startswith("utf")
+    console.print(f"\ngradient norms after step {row['step']:,}", highlight=False)
+    for line in columns(counts, 4, blocks=blocks):
+        console.print(f"  {line}", highlight=False, markup=False)
+    ends = f"{edges[0]:.2g}".ljust(len(counts) - 6) + f"{edges[-1]:.2g}"
+    if isinstance(clip, float):
+        place = min(len(counts), sum(edge <= clip for edge in edges[:-1]))
+        mark = ("▲" if blocks else "^") + f" clip {clip:.3g}"
+        before = place - 1 if place else 0
+        console.print(f"  {' ' * before}{mark}", highlight=False, markup=False)
+    console.print(f"  {ends} (logarithmic)", highlight=False, markup=False)
+
+
+def _symmetry(row: dict[str, Any]) -> None:
+    found = row.get("symmetry") or {}
+    along, fair = found.get("alignment"), found.get("symmetric_alignment")
+    if not isinstance(along, float) or not isinstance(fair, float):
+        return
+    text = (
+        f"Symmetry: a clipped step goes {_number(along)} along the gradient; were the records "
+        f"spread evenly about their mean, {_number(fair)}."
+    )
+    if isinstance(p := found.get("cosine_p_value"), float):
+        even = "spread evenly" if p > 0.05 else "not spread evenly"
+        text += f" The records' directions are {even} (p = {p:.2g})."
+    console.print()
+    show(text)
+
+
+def _some(readings: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A few readings, evenly along the run; the first and the last among them."""
+    last = len(readings) - 1
+    places = {round(last * k / (_LINES - 1)) for k in range(_LINES)}
+    return [readings[place] for place in sorted(places)]
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else "-"
+
+
+def _percent(value: Any) -> str:
+    return f"{100 * value:.0f}%" if isinstance(value, float | int) else "-"
+
+
+def _degrees(cosine: Any) -> str:
+    import math
+
+    if not isinstance(cosine, float):
+        return "-"
+    return f"{math.degrees(math.acos(max(-1.0, min(1.0, cosine)))):.0f}°"
+
+
+def _root(value: Any) -> float | None:
+    return value**0.5 if isinstance(value, float) else None
+
+
+def _times(value: Any, unit: Any) -> str:
+    known = isinstance(value, float) and isinstance(unit, float) and unit > 0
+    return f"{value / unit:.2g} x" if known else "-"

@@ -1,0 +1,264 @@
+"""A run on a person's own table, in a folder of its own.
+
+The folder holds the settings, the ledger, a checkpoint while the run is not finished, metrics along
+the way, and in the end the weights, the privacy statement and the result, which is written last.
+Started again with the same settings a run goes on from its checkpoint; with others it is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plumbline.cli.app import Stopped, WrongUse, aside, note, same_command
+from plumbline.cli.own_table import OwnTable
+from plumbline.cli.stopping import BetweenSteps, stopping_between_steps
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from plumbline.mechanism.calibration import Budget
+    from plumbline.mechanism.ledger import Ledger
+    from plumbline.methods import Method
+    from plumbline.training import Private
+    from plumbline.training.fitting import StepInfo
+
+SETTINGS, RESULT, METRICS = "settings.json", "result.json", "metrics.jsonl"
+CHECKPOINT, MODEL, STATEMENT = "checkpoint.pt", "model.pt", "statement.txt"
+SAVE_SECONDS = 20.0
+_POINTS = 10  # rows of metrics along a run
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnRun:
+    """What is run.
+
+    Attributes:
+        table: The data.
+        method: The method, built.
+        settings: Everything that decides the result, as plain values by name; stored.
+        budget: How much privacy.
+        accountant: "pld" or "rdp".
+        model: The network's name and its options.
+        optimizer: The optimizer's name.
+        learning_rate: Its learning rate.
+        seed: For a run that can be repeated; None for secure noise.
+        folder: Where it is kept.
+        ledger: Where it is charged; by default in its folder.
+        tensorboard: Whether to log there too.
+    """
+
+    table: OwnTable
+    method: Method
+    settings: dict[str, Any]
+    budget: Budget
+    accountant: Any
+    model: tuple[str, dict[str, Any]]
+    optimizer: Any
+    learning_rate: float
+    seed: int | None
+    folder: Path
+    ledger: Path | None
+    tensorboard: bool
+
+    def make(self) -> dict[str, Any]:
+        """Makes the run, goes on with it, or reads its result if it is finished."""
+        self._keep_settings()
+        result = self.folder / RESULT
+        if result.is_file():
+            note(f"This run is finished: its result is read from {self.folder}.")
+            read: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+            return read
+        from plumbline.mechanism.ledger import Ledger
+
+        with Ledger.open(self.ledger or self.folder / "ledger") as ledger:
+            private = self._started(ledger)
+            try:
+                seconds = self._fitted(private)
+                found = self._result(private, seconds)
+            finally:
+                private.close()
+        self._write(private.model, found)
+        return found
+
+    def _keep_settings(self) -> None:
+        path = self.folder / SETTINGS
+        if path.is_file():
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            other = [
+                f"{name} is {self.settings.get(name)!r} now and was {stored.get(name)!r}"
+                for name in sorted(self.settings.keys() | stored.keys())
+                if self.settings.get(name) != stored.get(name)
+            ]
+            if other:
+                raise WrongUse(
+                    f"{self.folder} holds a run with other settings: {'; '.join(other)}. Give "
+                    "another folder with --out, or the settings of that run to go on with it."
+                )
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _replace(path, json.dumps(self.settings, indent=2) + "\n")
+
+    def _started(self, ledger: Ledger) -> Private:
+        import torch
+
+        from plumbline import models
+        from plumbline.experiments.recipe import OptimizerPart
+        from plumbline.training import make_private, resume
+
+        if self.seed is not None:
+            torch.manual_seed(self.seed)
+        name, options = self.model
+        model = models.build(name, **options)
+        optimizer = OptimizerPart(name=self.optimizer, learning_rate=self.learning_rate)
+        train = self.table.splits.train
+        settings: dict[str, Any] = {
+            "loss": torch.nn.CrossEntropyLoss(reduction="none"),
+            "method": self.method,
+            "budget": self.budget,
+            "accountant": self.accountant,
+            "sensitive_features": self.table.groups(train),
+            "seed": self.seed,
+            "deterministic": self.seed is not None,
+            "ledger": ledger,
+        }
+        checkpoint = self.folder / CHECKPOINT
+        if checkpoint.is_file():
+            private = resume(checkpoint, model, optimizer.build(model), train, **settings)
+            note(f"Going on with the run in {self.folder}, from step {private.steps_done:,}.")
+            return private
+        private = make_private(model, optimizer.build(model), train, **settings)
+        # At once: whenever the process ends, the next one goes on with this very run.
+        private.save(checkpoint)
+        return private
+
+    def _fitted(self, private: Private) -> float:
+        """Makes the remaining steps; returns the seconds that all of them took."""
+        board = None
+        if self.tensorboard:
+            from plumbline.training.tensorboard import TensorBoard
+
+            board = TensorBoard(self.folder / "tensorboard", first=private.steps_done)
+        log = _Log(self, private, board)
+        try:
+            with stopping_between_steps() as between_steps:
+                callbacks: list[Any] = [log, *([board] if board is not None else [])]
+                private.fit([*callbacks, lambda *_: between_steps()], progress=aside)
+        except BetweenSteps:
+            private.save(self.folder / CHECKPOINT)
+            raise Stopped(
+                f"stopped after step {private.steps_done:,} of {private.stop:,}, which is saved in "
+                f"{self.folder}. To go on, give the same command again: {same_command()}"
+            ) from None
+        except KeyboardInterrupt:
+            raise Stopped(
+                f"broken off in step {private.steps_done:,} of {private.stop:,}. The run in "
+                f"{self.folder} goes on from its last checkpoint with the same command; what was "
+                f"spent after it stays spent: {same_command()}"
+            ) from None
+        finally:
+            if board is not None:
+                board.close()
+        private.save(self.folder / CHECKPOINT)  # should judging be interrupted, nothing is lost
+        return log.seconds
+
+    def _result(self, private: Private, seconds: float) -> dict[str, Any]:
+        report = self.table.judge(private.model, self.table.splits.test)
+        name, options = self.model
+        return {
+            "method": self.settings["method"],
+            "epsilon": _finite(private.epsilon(exact=True)),
+            "delta": private.plan.delta,
+            "noise_multiplier": private.plan.noise_multiplier,
+            "steps": private.steps_done,
+            "seconds": seconds,
+            "report": report.plain(),
+            "statement": private.statement(),
+            "model": {"name": name, "options": options},
+            "features": list(self.table.splits.features),
+            "classes": list(self.table.splits.classes),
+            "settings": self.settings,
+            "folder": str(self.folder),
+        }
+
+    def _write(self, model: nn.Module, found: dict[str, Any]) -> None:
+        import torch
+
+        torch.save(model.state_dict(), self.folder / MODEL)
+        _replace(self.folder / STATEMENT, found["statement"])
+        _replace(self.folder / RESULT, json.dumps(found, indent=2, allow_nan=False) + "\n")
+        (self.folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+class _Log:
+    """After every step: now and then a row of metrics of the held-out part, and a checkpoint."""
+
+    def __init__(self, run: OwnRun, private: Private, board: Any) -> None:
+        self._run, self._board = run, board
+        self._every = max(1, private.stop // _POINTS)
+        self._rows = _kept_rows(run.folder / METRICS, private.steps_done)
+        self._earlier = float(self._rows[-1]["seconds"]) if self._rows else 0.0
+        self._start = self._saved = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken, all sessions together."""
+        return self._earlier + time.monotonic() - self._start
+
+    def after_step(self, private: Private, info: StepInfo) -> None:
+        """Logs and saves where it is due."""
+        if info.step % self._every == 0 or info.step == info.steps:
+            self._measured(private, info)
+        if time.monotonic() - self._saved > SAVE_SECONDS and info.step < info.steps:
+            private.save(self._run.folder / CHECKPOINT)
+            self._saved = time.monotonic()
+
+    def _measured(self, private: Private, info: StepInfo) -> None:
+        from plumbline.fairness import plain
+
+        report = self._run.table.judge(private.model, self._run.table.splits.test)
+        row = {
+            "step": info.step,
+            "epsilon": _finite(info.epsilon),
+            "seconds": self.seconds,
+            "overall": plain(report.overall),
+            "by_group": plain(report.by_group),
+        }
+        with (self._run.folder / METRICS).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
+        if self._board is not None:
+            values = {name: report.overall[name] for name in ("accuracy", "loss")}
+            numbers = {f"held out/{k}": v for k, v in values.items() if isinstance(v, float)}
+            self._board.add(info.step, numbers)
+
+
+def _kept_rows(path: Path, steps: int) -> list[dict[str, Any]]:
+    """The rows of an earlier session; those beyond its checkpoint are dropped from the file."""
+    if not path.is_file():
+        return []
+    rows: list[dict[str, Any]] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break  # the last line of a run that was killed
+        if row["step"] <= steps:
+            rows.append(row)
+    _replace(path, "".join(json.dumps(row) + "\n" for row in rows))
+    return rows
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file so that it is whole or not there."""
+    partial = path.with_suffix(path.suffix + ".part")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _finite(value: float) -> float | str:
+    return "inf" if math.isinf(value) else value

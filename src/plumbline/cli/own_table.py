@@ -1,0 +1,232 @@
+"""A person's own table, as ``plumbline train`` reads it.
+
+``plumbline.data.from_table`` reads; here columns that hold text are recognised as categorical,
+names are checked with suggestions, and what cannot work (a target with thousands of values) is
+refused before anything is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from plumbline.cli.app import WrongUse
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from plumbline.data import Part, Splits
+    from plumbline.data.table_files import Table
+    from plumbline.fairness import GroupReport
+
+MOST_CLASSES, MOST_GROUPS, MOST_CATEGORIES = 100, 30, 200
+
+# What Python calls them, and what they are called here.
+_OPTIONS = {
+    'with missing="drop"': "with --missing drop",
+    "with drop=[...]": "with --drop COLUMN",
+    "name it in categorical=; if it is of no use, in drop=": "say --categorical COLUMN; if it is "
+    "of no use, --drop COLUMN",
+}
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """A table, read.
+
+    Attributes:
+        splits: Its training and held-out part.
+        sensitive: The columns of the groups; of several, the groups are the intersections.
+        found: Columns taken as categorical because they hold text.
+    """
+
+    splits: Splits
+    sensitive: tuple[str, ...]
+    found: tuple[str, ...]
+
+    def groups(self, part: Part) -> Tensor | None:
+        """Each record's group, ``[n]``, by its number among ``group_names``."""
+        import torch
+
+        from plumbline.fairness import group_records
+
+        if not self.sensitive:
+            return None
+        values, names = self._features(part)
+        return torch.from_numpy(group_records(values, len(part), names).codes)
+
+    def group_names(self) -> tuple[str, ...]:
+        """The groups; one called "all" where there is no sensitive column."""
+        from plumbline.fairness import group_records
+
+        part = self.splits.train
+        values, names = self._features(part)
+        return group_records(values, len(part), names).labels
+
+    def judge(self, model: nn.Module, part: Part) -> GroupReport:
+        """A model's metrics on a part, by group."""
+        import torch
+
+        from plumbline.fairness import Outcomes, evaluate
+
+        training = model.training
+        model.eval()
+        with torch.no_grad():
+            x, y = part.fetch(torch.arange(len(part)))
+            outcomes = Outcomes.from_logits(model(x), y)
+        model.train(training)
+        values, names = self._features(part)
+        return evaluate(outcomes, sensitive_features=values, names=names)
+
+    def _features(self, part: Part) -> tuple[Any, Any]:
+        """The sensitive features and the names of their values, as ``evaluate`` takes them."""
+        import numpy as np
+
+        if part.sensitive_features is None:
+            return np.zeros(len(part), dtype=int), {0: "all"}
+        first = part.sensitive_features.numpy()
+        first_names = dict(enumerate(self.splits.groups))
+        if len(self.sensitive) == 1:
+            return first, first_names
+        values, names = {self.sensitive[0]: first}, {self.sensitive[0]: first_names}
+        for column in self.sensitive[1:]:
+            values[column], names[column] = self._one_hot(part, column)
+        return values, names
+
+    def _one_hot(self, part: Part, column: str) -> tuple[Any, dict[int, str]]:
+        """A further sensitive column, from its features: -1 where the training part has no such."""
+        import torch
+
+        start = f"{column}="
+        places = [k for k, name in enumerate(self.splits.features) if name.startswith(start)]
+        assert isinstance(part.x, torch.Tensor)
+        rows = part.x[:, places]
+        codes = torch.where(rows.sum(1) > 0, rows.argmax(1), -1).numpy()
+        labels = [self.splits.features[k].removeprefix(start) for k in places]
+        return codes, dict(enumerate(labels))
+
+
+def read_own_table(
+    path: Path,
+    *,
+    target: str,
+    sensitive: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    drop: Sequence[str] = (),
+    missing: Literal["error", "drop"] = "error",
+    missing_values: Sequence[str] = ("",),
+    test: Path | None = None,
+    test_fraction: float = 0.2,
+) -> OwnTable:
+    """Reads a table.
+
+    Raises:
+        WrongUse: For a file that is no table, an unknown column, or one that cannot be used so.
+    """
+    from plumbline.data import DataError, from_table
+    from plumbline.data.table_files import read_table
+
+    try:
+        table = read_table(path)
+        for column in (target, *sensitive, *categorical, *drop):
+            _column(table, column, path)
+        _check_together(target, sensitive, drop)
+        used = [name for name in table.columns if name not in (target, *drop)]
+        if not used:
+            raise WrongUse(f"{path} has no column beside the target '{target}' to learn from.")
+        absent = set(missing_values)
+        found = tuple(
+            name
+            for name in used
+            if name not in (*sensitive, *categorical) and _holds_text(table, name, absent)
+        )
+        _check_sizes(table, target, sensitive, [*categorical, *found], absent)
+        splits = from_table(
+            path,
+            target=target,
+            sensitive=sensitive[0] if sensitive else None,
+            categorical=[*categorical, *found, *sensitive[1:]],
+            drop=drop,
+            missing=missing,
+            missing_values=missing_values,
+            test=test,
+            test_fraction=test_fraction,
+        )
+    except DataError as error:
+        text = str(error)
+        for python, here in _OPTIONS.items():
+            text = text.replace(python, here)
+        raise WrongUse(text) from error
+    return OwnTable(splits, tuple(sensitive), found)
+
+
+def _column(table: Table, name: str, path: Path) -> None:
+    from plumbline.experiments.recipe import known
+
+    known(f"column of {path.name} called", name, list(table.columns))
+
+
+def _check_together(target: str, sensitive: Sequence[str], drop: Sequence[str]) -> None:
+    if target in (*sensitive, *drop):
+        raise WrongUse(f"The target '{target}' cannot be sensitive or dropped as well.")
+    if len(set(sensitive)) < len(sensitive):
+        raise WrongUse("--sensitive has a column more than once; give each once.")
+    both = [name for name in sensitive if name in drop]
+    if both and len(sensitive) > 1:
+        raise WrongUse(
+            f"'{both[0]}' is sensitive and dropped; that works with a single sensitive column only."
+        )
+
+
+def _check_sizes(
+    table: Table,
+    target: str,
+    sensitive: Sequence[str],
+    categorical: Sequence[str],
+    absent: set[str],
+) -> None:
+    """Refuses columns with too many values for what they are used as."""
+    for name, most, use, advice in (
+        (target, MOST_CLASSES, "the target", "Give a column of classes; numbers are not predicted"),
+        *((one, MOST_GROUPS, "sensitive", "Group its values first") for one in sensitive),
+        *(
+            (one, MOST_CATEGORIES, "categorical", f"Leave it out with --drop {one}")
+            for one in categorical
+        ),
+    ):
+        values = set(table.columns[name]) - absent
+        if len(values) > most:
+            raise WrongUse(
+                f"The column '{name}' is {use} and has {len(values):,} different values, such as "
+                f"{_some(table, name, absent)}; at most {most} are allowed. {advice}"
+                f"{_nearly_numbers(table, name, absent)}."
+            )
+        if name == target and len(values) < 2:
+            raise WrongUse(f"The target '{name}' has one value only; there is nothing to learn.")
+
+
+def _holds_text(table: Table, name: str, absent: set[str]) -> bool:
+    return any(not _is_number(cell) for cell in table.columns[name] if cell not in absent)
+
+
+def _some(table: Table, name: str, absent: set[str]) -> str:
+    return ", ".join(sorted(set(table.columns[name]) - absent)[:3])
+
+
+def _nearly_numbers(table: Table, name: str, absent: set[str]) -> str:
+    """A hint for a column of numbers in which some word stands for a missing one."""
+    words = {cell for cell in table.columns[name] if cell not in absent and not _is_number(cell)}
+    if len(words) != 1:
+        return ""
+    word = next(iter(words))
+    return f", or, if {word!r} stands for a missing number, say --missing-value {word!r}"
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

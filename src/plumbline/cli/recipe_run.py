@@ -1,0 +1,103 @@
+"""One run of a recipe, with some of its settings changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plumbline.cli.app import same_command
+from plumbline.cli.names import method_named, method_of, recipe_at, settings_of
+from plumbline.cli.stopping import stopping
+from plumbline.cli.watching import watching
+
+if TYPE_CHECKING:
+    from plumbline.experiments import Recipe, RunResult
+    from plumbline.experiments.recipe import MethodPart
+    from plumbline.experiments.running import RunSpec
+
+
+def run_of_recipe(
+    name: str,
+    *,
+    method: str | None,
+    settings: Sequence[str],
+    seed: int | None,
+    budget: dict[str, float | int | None],
+    learning_rate: float | None,
+    out: Path,
+    json_: bool,
+) -> None:
+    """Makes the run and shows it."""
+    from plumbline.cli.train import show_run
+    from plumbline.experiments.running import RunSpec
+
+    recipe = _with_budget(recipe_at(name), budget)
+    part = _changed(recipe, method, settings, learning_rate)
+    spec = RunSpec(recipe, part, recipe.seeds[0] if seed is None else seed)
+    result = make(spec, out / recipe.name)
+    show_run(
+        {
+            "method": result.method,
+            "seed": result.seed,
+            "epsilon": result.epsilon,
+            "steps": result.steps,
+            "seconds": result.seconds,
+            "report": result.report.plain(),
+            "statement": result.statement,
+            "folder": str(out / recipe.name / result.folder),
+        },
+        json_,
+    )
+
+
+def make(spec: RunSpec, folder: Path) -> RunResult:
+    """Makes a run below ``folder``, shown on standard error; Ctrl-C ends it in words."""
+    from plumbline.experiments.pool import Workers
+
+    def stopped() -> str:
+        return (
+            f"stopped. What is saved is in {folder / spec.folder}; the run goes on from its last "
+            f"checkpoint with the same command: {same_command()}"
+        )
+
+    with stopping(stopped), watching("runs") as watch, Workers(1) as workers:
+        return workers.run([spec], folder, watch)[0]
+
+
+def _with_budget(recipe: Recipe, given: dict[str, float | int | None]) -> Recipe:
+    """The recipe with another budget; epsilon takes the place of a noise multiplier."""
+    from plumbline.experiments import Recipe
+
+    changes: dict[str, float | int | None] = {
+        name: value for name, value in given.items() if value is not None
+    }
+    if not changes:
+        return recipe
+    if "epsilon" in changes:
+        changes["noise_multiplier"] = None
+    if "epochs" in changes:
+        changes["steps"] = None
+    fields = recipe.model_dump(mode="json")
+    fields["budget"] |= changes
+    return Recipe.of(fields)
+
+
+def _changed(
+    recipe: Recipe, method: str | None, settings: Sequence[str], learning_rate: float | None
+) -> MethodPart:
+    """A row of the recipe, or one for a method that it does not have."""
+    from plumbline.experiments.recipe import MethodPart
+
+    titles = {title.lower() for part in recipe.methods for title in (part.title, part.name)}
+    if method is not None and method.lower().replace("-", "_") not in {
+        title.replace("-", "_") for title in titles
+    }:
+        part = MethodPart(name=method_named(method))
+    else:
+        part = method_of(recipe, method)
+    fields = part.model_dump(mode="json")
+    fields["settings"] |= settings_of(part.name, settings)
+    if learning_rate is not None:
+        fields["learning_rate"] = learning_rate
+    return MethodPart.model_validate(fields)

@@ -1,0 +1,38 @@
+"""``plumbline report``: the page of a comparison."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plumbline.cli.app import Json, WrongUse, app, console, examples, show_json
+
+
+@app.command(
+    epilog=examples("plumbline report runs/adult", "plumbline report runs/adult --open"),
+)
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a comparison.")],
+    open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
+    json_: Json = False,
+) -> None:
+    """Writes the page of a comparison: figures, tables and the verdict, in one file."""
+    if not folder.is_dir():
+        raise WrongUse(f"There is no folder {folder}; give the one that `compare` has written.")
+    if not (folder / "recipe.json").is_file():
+        raise WrongUse(
+            f"{folder} is not the folder of a comparison: it has no recipe.json. `plumbline "
+            "compare RECIPE` makes one."
+        )
+    from plumbline.report import write
+
+    page = Path(write(folder))
+    if json_:
+        show_json({"page": str(page)})
+    else:
+        console.print(str(page), highlight=False, soft_wrap=True, markup=False)
+    if open_:
+        webbrowser.open(page.resolve().as_uri())

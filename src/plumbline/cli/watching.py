@@ -1,0 +1,100 @@
+"""How far several runs are: a line for the whole and one for each, or plain lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+from rich.table import Column
+
+from plumbline.cli.app import aside, note
+
+if TYPE_CHECKING:
+    from plumbline.experiments.pool import Progress
+
+_NAME = 34  # the most columns for a run's name
+
+
+class Watch:
+    """Is told how far the runs are, and shows it.
+
+    Attributes:
+        done: How many runs are finished.
+        total: Of how many; 0 before anything was told.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.done = self.total = 0
+
+    def __call__(self, progress: Progress) -> None:
+        """Shows it."""
+        told = (progress.done, progress.total)
+        if told != (self.done, self.total):
+            self.done, self.total = told
+            note(f"{self.done} of {self.total} {self._what} are done")
+
+
+class BarWatch(Watch):
+    """The same with bars, on a terminal."""
+
+    def __init__(self, what: str, bars: Bars) -> None:
+        super().__init__(what)
+        self._bars = bars
+        self._whole = bars.add_task(what, total=None)
+        self._runs: dict[str, TaskID] = {}
+
+    def __call__(self, progress: Progress) -> None:
+        """Shows it."""
+        self.done, self.total = progress.done, progress.total
+        for name in [name for name in self._runs if name not in progress.running]:
+            self._bars.remove_task(self._runs.pop(name))
+        for name, (step, steps) in progress.running.items():
+            if name not in self._runs:
+                self._runs[name] = self._bars.add_task(_short(name), total=steps)
+            self._bars.update(self._runs[name], completed=step, total=steps)
+        # A run that is half done is half a run: the time left is a better guess.
+        parts = sum(step / steps for step, steps in progress.running.values() if steps)
+        self._bars.update(self._whole, completed=self.done + parts, total=self.total)
+
+
+@contextmanager
+def watching(what: str) -> Iterator[Watch]:
+    """Something to be told, while it is shown on standard error.
+
+    Args:
+        what: What is counted, such as "runs".
+    """
+    if not aside.is_terminal:
+        yield Watch(what)
+        return
+    columns = (
+        TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+        BarColumn(bar_width=min(30, max(8, aside.width - 64))),
+        _Count(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Bars(*columns, console=aside, transient=True) as bars:
+        yield BarWatch(what, bars)
+
+
+class _Count(MofNCompleteColumn):
+    """Whole numbers: a run that is half done is not done."""
+
+    def __init__(self) -> None:
+        super().__init__(separator=" of ", table_column=Column(no_wrap=True))
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"

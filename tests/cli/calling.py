@@ -1,0 +1,90 @@
+"""Calls the command line as a shell would, in this process; and a small table to train on."""
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plumbline import cli
+
+
+class Called:
+    """The command line, with what the last call printed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+        self.out = self.err = ""
+
+    def __call__(self, *arguments: str | Path) -> int:
+        """Its exit code."""
+        self._monkeypatch.setattr(sys, "argv", ["plumbline", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        self.out, self.err = self._capsys.readouterr()
+        assert isinstance(end.value.code, int)
+        return end.value.code
+
+    @property
+    def json(self) -> Any:
+        """What was printed, for machines."""
+        return json.loads(self.out)
+
+
+def people(path: Path, count: int = 400) -> Path:
+    """A table in which income follows from age and city, for two sexes and three cities."""
+    draw = random.Random(0)
+    lines = ["age,city,sex,hours,income"]
+    for _ in range(count):
+        age, city = draw.randint(18, 80), draw.choice(["Rome", "Oslo", "Lima"])
+        high = age + 20 * (city == "Oslo") + draw.gauss(0, 5) > 55
+        sex, hours = draw.choice("fm"), draw.randint(10, 60)
+        lines.append(f"{age},{city},{sex},{hours},{'high' if high else 'low'}")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+RECIPE = """
+name = "small"
+seeds = [0, 1]
+baseline = "DPSGD"
+log_every = STEPS
+
+[data]
+name = "adult"
+
+[model]
+name = "adult-mlp"
+options = { hidden = 8 }
+
+[budget]
+noise_multiplier = 1.0
+delta = 1e-5
+steps = STEPS
+expected_batch_size = 32
+
+[optimizer]
+name = "sgd"
+learning_rate = 0.1
+
+[tune]
+trials = 2
+
+[[methods]]
+name = "nonprivate"
+label = "non-private"
+
+[[methods]]
+name = "dpsgd"
+label = "DPSGD"
+settings = { clip = 0.5 }
+"""
+
+
+def small_recipe(folder: Path, steps: int = 8) -> Path:
+    """A recipe that runs in about a second."""
+    path = folder / "small.toml"
+    path.write_text(RECIPE.replace("STEPS", str(steps)))
+    return path

@@ -1,0 +1,87 @@
+"""``plumbline compare``, ``report`` and ``diagnose``, on a recipe of a second."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from plumbline.cli.compare import seconds
+from plumbline.experiments import running
+from tests.cli.calling import Called, small_recipe
+
+
+def test_the_table_the_verdict_and_the_page(
+    call: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    recipe = small_recipe(tmp_path)
+    assert call("compare", recipe, "--workers", "1") == 0
+    lines = call.out.splitlines()
+    head = lines[0].split()
+    assert head == ["method", "epsilon", "accuracy", "male", "female", "loss", "p", "time"]
+    assert next(line for line in lines if line.startswith("DPSGD"))
+    assert "± is the standard error over 2 seeds." in call.out
+    page = tmp_path / lines[-1].removeprefix("page: ")
+    assert page.is_file()
+    assert "4 of 4 runs are done" in call.err
+    # Again: nothing is repeated, and machines get the same numbers.
+    assert call("compare", recipe, "--json", "--no-page") == 0
+    found = call.json
+    assert [row["method"] for row in found["rows"]] == ["non-private", "DPSGD"]
+    assert found["rows"][0]["epsilon"] == "inf"
+    assert len(found["rows"][1]["overall"]["accuracy"]["per_run"]) == 2
+    assert found["page"] is None
+    assert found["verdict"]
+    assert call("report", tmp_path / "runs" / "small", "--json") == 0
+    assert Path(call.json["page"]).is_file()
+
+
+def test_ctrl_c_keeps_what_is_finished(
+    call: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = small_recipe(tmp_path)
+    after_step = running._Log.after_step
+    calls = []
+
+    def interrupted(*arguments: object) -> None:
+        after_step(*arguments)  # type: ignore[arg-type]
+        calls.append(1)
+        if len(calls) == 12:  # in the second run
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running._Log, "after_step", interrupted)
+        assert call("compare", recipe, "--workers", "1") == 130
+    assert "stopped: 1 of 4 runs are finished and kept in" in call.err
+    assert f"plumbline compare {recipe} --workers 1" in call.err
+    assert len(list((tmp_path / "runs").rglob("result.json"))) == 1
+    assert call("compare", recipe, "--workers", "1") == 0
+
+
+def test_a_method_is_diagnosed(call: Called, tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path, steps=20)
+    assert call("diagnose", recipe, "--method", "dpsgd", "--records", "32") == 0
+    assert "not covered by epsilon" in call.out.splitlines()[1]
+    assert "length kept" in call.out
+    assert "female" in call.out
+    assert "clip 0.5" in call.out
+    assert "not covered by epsilon" in call.out.splitlines()[-1]
+    run = next((tmp_path / "runs" / "small").glob("DPSGD-*"))
+    assert call("diagnose", run, "--json") == 0
+    found = call.json
+    assert "not covered" in found["label"]
+    assert len(found["readings"]) == 20
+    assert found["verdict"]["findings"]
+
+
+def test_a_run_without_measurements_cannot_be_diagnosed(call: Called, tmp_path: Path) -> None:
+    assert call("train", small_recipe(tmp_path), "--method", "dpsgd") == 0
+    run = next((tmp_path / "runs" / "small").glob("DPSGD-*"))
+    assert call("diagnose", run) == 2
+    assert "no measurements" in call.err
+    assert call("diagnose", small_recipe(tmp_path), "--method", "dpsdg") == 2
+    assert "Did you mean" in call.err
+
+
+def test_durations_are_short() -> None:
+    assert [seconds(value) for value in (3.2, 120, 7200)] == ["3 s", "2 min", "2.0 h"]

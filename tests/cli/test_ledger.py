@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+
+from plumbline.cli.ledger import _up
+from plumbline.mechanism.ledger import Ledger
+from plumbline.mechanism.release import GaussianQuery, PoissonSampling, StepRelease
+from tests.cli.calling import Called
+
+
+def written(path: Path, noise: float = 2.0) -> Path:
+    query = GaussianQuery(name="gradient", sensitivity=1.0, noise_multiplier=noise)
+    release = StepRelease(sampling=PoissonSampling(rate=0.1), queries=(query,)).to_dict()
+    with Ledger.open(path, limit=(5.0, 1e-5) if noise else None) as ledger:
+        for step in range(3):
+            ledger.charge(release, run="one", step=step)
+        ledger.charge(release, run="two", step=0)
+    return path
+
+
+def test_what_each_run_and_all_of_them_spent(call: Called, tmp_path: Path) -> None:
+    path = written(tmp_path / "ledger")
+    assert call("ledger", path, "--json") == 0
+    found = call.json
+    assert found["epsilon"] == pytest.approx(Ledger.read(path).epsilon(1e-5))
+    assert {run: row["steps"] for run, row in found["runs"].items()} == {"one": 3, "two": 1}
+    assert found["runs"]["two"]["epsilon"] < found["runs"]["one"]["epsilon"] < found["epsilon"]
+    assert found["limit"] == [5.0, 1e-5]
+    assert call("ledger", tmp_path) == 0  # the folder that has it
+    assert "at delta 1e-5" in call.out
+    assert "budget: epsilon 5" in call.out
+    assert call("ledger", path, "--delta", "1") == 2
+
+
+def test_a_run_without_noise(call: Called, tmp_path: Path) -> None:
+    path = written(tmp_path / "ledger", noise=0.0)
+    assert call("ledger", path, "--json") == 0
+    assert call.json["epsilon"] == "inf"
+    assert call("ledger", path) == 0
+    assert "no guarantee" in call.out
+
+
+def test_epsilon_is_rounded_up() -> None:
+    assert [_up(value) for value in (0.0, 1.0, 1.23451, 12.3401, float("inf"))] == [
+        "0", "1", "1.235", "12.35", "infinite",
+    ]  # fmt: skip

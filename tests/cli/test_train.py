@@ -1,0 +1,248 @@
+"""``plumbline train``: a person's own table, from the file to the statement."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from plumbline import models
+from plumbline.cli import own_run
+from plumbline.mechanism.ledger import Ledger
+from plumbline.training import Private
+from plumbline.training.fitting import StepInfo
+from tests.cli.calling import Called, people, small_recipe
+
+RUN = ["train", "--data", "people.csv", "--target", "income", "--sensitive", "sex"]
+SHORT = [*RUN, "--epochs", "3", "--batch", "80", "--seed", "0", "--out", "run"]
+
+
+@pytest.fixture(autouse=True)
+def table(tmp_path: Path) -> Path:
+    return people(tmp_path / "people.csv")
+
+
+def test_a_run_leaves_everything_in_its_folder(call: Called, tmp_path: Path) -> None:
+    assert call(*SHORT, "--epsilon", "8", "--method", "global-adapt", "--set", "clip=0.5") == 0
+    folder = tmp_path / "run"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {
+        "settings.json", "result.json", "metrics.jsonl", "model.pt", "statement.txt", "ledger",
+    }  # fmt: skip
+    result = json.loads((folder / "result.json").read_text())
+    assert result["steps"] == 12
+    assert 7.9 < result["epsilon"] <= 8
+    assert result["epsilon"] == pytest.approx(Ledger.read(folder / "ledger").epsilon(1e-4))
+    assert set(result["report"]["by_group"]) == {"f", "m"}
+    assert result["features"] == [
+        "age", "city=Lima", "city=Oslo", "city=Rome", "sex=f", "sex=m", "hours",
+    ]  # fmt: skip
+    model = models.build(result["model"]["name"], **result["model"]["options"])
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    statement = (folder / "statement.txt").read_text()
+    assert "epsilon = 8.00" in statement
+    # What the reading of the table took from the private rows is repeated.
+    assert "the lowest and highest value of age, hours: computed from" in statement
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    assert "Delta is 1e-4: a tenth of 1 in 320" in call.err
+    assert "Categorical, since they hold text: city." in call.err
+    assert "epsilon = 8.00" in call.out
+    assert "not covered by epsilon" in call.out
+
+
+def test_the_defaults_learn_something_and_are_secure(call: Called, tmp_path: Path) -> None:
+    people(tmp_path / "people.csv", 4000)
+    assert call(*RUN, "--json") == 0
+    found = call.json
+    assert found["report"]["overall"]["accuracy"] > 0.85
+    assert found["delta"] == 1e-5
+    assert found["settings"]["expected_batch_size"] == 256
+    assert found["settings"]["seed"] is None
+    assert "operating system's entropy" in found["statement"]
+    assert Path(found["folder"]).parts[0] == "runs"
+
+
+def test_a_finished_run_is_read_and_another_refused(call: Called) -> None:
+    assert call(*SHORT, "--json") == 0
+    first = call.json
+    assert call(*SHORT, "--json") == 0
+    assert "This run is finished" in call.err
+    assert call.json == first
+    assert call(*SHORT, "--epsilon", "1") == 2
+    assert "epsilon is 1.0 now and was 3.0" in call.err
+    assert "--out" in call.err
+
+
+def test_ctrl_c_stops_after_a_step_and_the_same_command_goes_on(
+    call: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(*SHORT[:-1], "whole") == 0
+    log = own_run._Log.after_step
+
+    def interrupted(self: Any, private: Private, info: StepInfo) -> None:
+        log(self, private, info)
+        if info.step == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        patch.setattr(own_run._Log, "after_step", interrupted)
+        assert call(*SHORT) == 130
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "stopped after step 5 of 12, which is saved in run" in call.err
+    assert "plumbline train --data people.csv" in call.err
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert call(*SHORT) == 0
+    assert "Going on with the run in run, from step 5." in call.err
+    ours, whole = (
+        torch.load(tmp_path / name / "model.pt", weights_only=True) for name in ("run", "whole")
+    )
+    for name, value in whole.items():
+        torch.testing.assert_close(ours[name], value, rtol=0, atol=0)
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == list(range(1, 13))
+
+
+def test_an_impatient_ctrl_c_breaks_the_step_off(
+    call: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+
+        def twice(*_: object) -> None:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+        patch.setattr(own_run._Log, "after_step", twice)
+        assert call(*SHORT) == 130
+    assert "broken off in step 1 of 12" in call.err
+    assert call(*SHORT) == 0
+    assert "from step 0" in call.err
+    # With a seed the steps after the checkpoint are made again, at no further cost.
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["steps"] == 12
+
+
+def test_a_run_that_only_has_to_be_judged_loses_nothing(
+    call: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secure = [*RUN, "--epochs", "1", "--batch", "80", "--out", "run"]
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(own_run.OwnRun, "_result", interrupted)
+        assert call(*secure) == 130
+    assert call(*secure) == 0
+    assert "from step 4" in call.err
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["steps"] == 4
+    assert "results lost" not in result["statement"]
+
+
+def test_several_sensitive_columns_intersect(call: Called) -> None:
+    several = ["--sensitive", "city", "--method", "dpsgd-f"]
+    assert call(*SHORT, *several, "--json") == 0
+    groups = call.json["report"]["by_group"]
+    assert len(groups) == 6
+    assert "sex=f & city=Oslo" in groups
+    sizes = call.json["report"]["sizes"]
+    assert sum(sizes.values()) == 80
+
+
+def test_a_method_without_a_guarantee_says_so(call: Called) -> None:
+    assert call(*SHORT, "--method", "nonprivate", "--json") == 0
+    assert call.json["epsilon"] == "inf"
+    assert "No guarantee: the method 'nonprivate' adds no noise." in call.err
+
+
+def test_a_shared_ledger_is_charged(call: Called, tmp_path: Path) -> None:
+    for seed in ("1", "2"):
+        again = [*RUN, "--epochs", "1", "--batch", "80", "--seed", seed, "--out", f"run{seed}"]
+        assert call(*again, "--ledger", "all") == 0
+    assert len(Ledger.read(tmp_path / "all").runs()) == 2
+    assert not (tmp_path / "run1" / "ledger").exists()
+
+
+def test_a_run_of_a_recipe(call: Called, tmp_path: Path) -> None:
+    recipe = small_recipe(tmp_path)
+    assert call("train", recipe, "--method", "dpsgd", "--json") == 0
+    found = call.json
+    assert (found["method"], found["seed"], found["steps"]) == ("DPSGD", 0, 8)
+    assert set(found["report"]["by_group"]) == {"female", "male"}
+    changed = ["--epsilon", "3", "--set", "clip=2", "--seed", "7", "--learning-rate", "0.5"]
+    assert call("train", recipe, *changed) == 0
+    assert "epsilon = 3.00" in call.out
+    assert call("train", recipe, "--method", "normalized", "--json") == 0
+    assert call.json["method"] == "normalized"
+    assert call("train", recipe, "--target", "income") == 2
+    assert "--target is for a table of your own" in call.err
+
+
+BROKEN = "age,sex,income\n1,f,low\n2,m\n"
+GAPS = "age,sex,income\n" + "1,f,low\n2,m,high\n,f,low\n" * 30
+NUMBERS = "age,sex,income\n" + "".join(f"{k},f,{k}\n" for k in range(300))
+NAMES = "name,sex,income\n" + "".join(f"n{k},f,{'ab'[k % 2]}\n" for k in range(300))
+WORDS = "age,sex,income\n" + "".join(f"{k if k else 'NA'},f,{'ab'[k % 2]}\n" for k in range(300))
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (None, ["--data", "nosuch.csv"], "There is no file nosuch.csv"),
+        (None, ["--data", "people.txt"], "There is no file people.txt"),
+        (None, ["--target", "incme"], "called 'incme'. Did you mean 'income'?"),
+        (None, ["--sensitive", "sx"], "called 'sx'. Did you mean 'sex'?"),
+        (None, ["--drop", "howrs"], "Did you mean 'hours'?"),
+        (None, ["--epsilon", "0"], "--epsilon is 0; it must be positive"),
+        (None, ["--delta", "1"], "--delta is 1; it must lie strictly between 0 and 1"),
+        (None, ["--delta", "0.1"], "it must be below 1/320"),
+        (None, ["--batch", "1000"], "more than the 320 records"),
+        (None, ["--method", "dpsdg"], "Did you mean 'dpsgd'?"),
+        (None, ["--set", "clp=1"], "Did you mean 'clip'?"),
+        (None, ["--set", "clip"], "as in --set clip=0.5"),
+        (None, ["--set", "clip=-1"], "clip"),
+        (None, ["--method", "normalized", "--set", "clip=1"], "has no settings"),
+        (None, ["--method", "batch-clipping"], "needs public"),
+        (None, ["--method", "self-augmented"], "views of images"),
+        (None, ["--model", "adult-mpl"], "Did you mean 'adult-mlp'?"),
+        (None, ["--model", "chen-cnn"], "network"),
+        (None, ["--sensitive", "sex", "--sensitive", "city", "--drop", "sex"], "dropped"),
+        (None, ["--sensitive", "income"], "cannot be sensitive"),
+        (None, ["--sensitive", "hours"], "at most 30"),
+        (None, ["--learning-rate", "0"], "--learning-rate is 0"),
+        (None, ["--epochs", "0"], "epochs is 0.0; it must be positive"),
+        ("", [], "has no rows"),
+        ("\x00\xff", [], "people.csv"),
+        (BROKEN, [], "Row 2 of people.csv has 2 cells where the header has 3"),
+        (GAPS, [], "--missing drop"),
+        (NUMBERS, [], "numbers are not predicted"),
+        (NAMES, [], "--drop name"),
+        (WORDS, [], "--missing-value 'NA'"),
+    ],
+)
+def test_what_cannot_work_is_told_before_anything_runs(
+    call: Called, tmp_path: Path, content: str | None, options: list[str], message: str
+) -> None:
+    if content is not None:
+        (tmp_path / "people.csv").write_text(content, encoding="latin-1")
+    arguments = list(RUN) if "--sensitive" not in options else RUN[:-2]
+    assert call(*arguments, *options) == 2
+    assert message in call.err
+    assert "Traceback" not in call.err
+
+
+def test_rows_that_lack_a_value_can_be_left_out(call: Called, tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text(WORDS)
+    more = ["--missing-value", "NA", "--missing", "drop", "--epochs", "1", "--json"]
+    assert call(*RUN, *more) == 0
+    assert call.json["features"] == ["age", "sex=f"]
+    assert call.json["settings"]["records"] + 60 == 299
+
+
+@pytest.mark.parametrize("options", [[], ["--data", "people.csv"]])
+def test_what_is_missing_is_asked_for(call: Called, options: list[str]) -> None:
+    assert call("train", *options) == 2
+    assert "--target" in call.err

@@ -1,0 +1,28 @@
+from pathlib import Path
+
+import pytest
+
+from plumbline.experiments import Recipe
+from tests.cli.calling import Called, small_recipe
+
+
+def test_a_search_writes_a_recipe(call: Called, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    recipe = small_recipe(tmp_path)
+    assert call("tune", recipe, "--workers", "1", "--trials", "2") == 0
+    assert "not the search" in call.out
+    assert "settings found" in call.out
+    tuned = Recipe.read(tmp_path / "runs" / "small" / "tuned.toml")
+    assert [row.origin for row in tuned.methods] == ["given", "tuned"] * 2
+    assert call("tune", recipe, "--workers", "1", "--trials", "2", "--json") == 0
+    assert [row["method"] for row in call.json["rows"]] == ["non-private", "DPSGD"]
+    assert "not the search" in call.json["not_covered"]
+
+
+def test_a_selection_that_epsilon_covers(call: Called, tmp_path: Path) -> None:
+    options = ["--private-selection", "--epsilon", "5", "--trials", "2", "--seed", "0"]
+    assert call("tune", small_recipe(tmp_path), *options) == 0
+    assert "covers the training of every candidate" in " ".join(call.out.split())
+    assert (tmp_path / "runs" / "small" / "selected-DPSGD" / "statement.txt").is_file()
+    assert call("tune", small_recipe(tmp_path), *options, "--json") == 0
+    assert call.json["epsilon"] <= 5
