@@ -48,6 +48,7 @@ from plumbline.training.fitting import StepInfo
 RESULT, METRICS, CHECKPOINT, MODEL = "result.json", "metrics.jsonl", "checkpoint.pt", "model.pt"
 LOSS = nn.CrossEntropyLoss(reduction="none")
 _SAVE_SECONDS = 20.0
+_RESERVE = 50  # steps charged at a time: a disk may take longer to be sure than a step takes
 _EVALUATED_AT_ONCE = 4096
 
 
@@ -180,7 +181,7 @@ def run(
     write_json(folder / "recipe.json", {**spec.facts, "name": spec.recipe.name})
     write_json(folder / "versions.json", _versions())
     splits = load_data(spec)
-    with _one_thread(), Ledger.open(folder / "ledger") as ledger:
+    with _one_thread(), Ledger.open(folder / "ledger", reserve=_RESERVE) as ledger:
         private = _started(spec, splits, folder, ledger)
         log = _Log(private, splits, folder, spec.recipe.log_every, told)
         probing = Probing.of(spec, private, splits, folder) if spec.recipe.probe else None
