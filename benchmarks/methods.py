@@ -145,22 +145,25 @@ def main() -> None:
     described = machine.describe()
     console.print(machine.sentence(described), highlight=False)
     chosen = [name for name in options.methods if name != BASELINE]
-    complete = len(chosen) == len(CANDIDATES) - 1 and len(options.models) == len(MODELS)
-    out = Path(__file__).parent / "results" / f"methods{'' if complete else '-partial'}"
-    found: dict[str, Any] = {"machine": described, "models": {}}
+    out = Path(__file__).parent / "results" / "methods"
+    # What is measured now replaces what was: a part of the methods can be measured by itself.
+    found: dict[str, Any] = {"machine": described, "models": {model: {} for model in MODELS}}
+    if out.with_suffix(".json").is_file():
+        found |= {"models": json.loads(out.with_suffix(".json").read_text())["models"]}
     # Time first, of all models: weighing takes longer, and a run that is cut short keeps the times.
     for model in options.models:
         with console.status(f"{model}: time"):
-            found["models"][model] = _timed(model, chosen, options.rounds)
-        _write(found, chosen, out)
-        console.print(_table(found, chosen), highlight=False)
+            for name, times in _timed(model, chosen, options.rounds).items():
+                found["models"][model].setdefault(name, {}).update(times)
+        _write(found, out)
+        console.print(_table(found), highlight=False)
     for model in [] if options.no_memory else options.models:
         for name in (BASELINE, *chosen):
             with console.status(f"{model}: memory of {name}"):
                 part = memory.measure(model, name, timeout=1800) / _dense(model)
             found["models"][model].setdefault(name, {})["memory"] = part
-            _write(found, chosen, out)
-    console.print(_table(found, chosen), highlight=False)
+            _write(found, out)
+    console.print(_table(found), highlight=False)
 
 
 def _timed(model: str, chosen: list[str], rounds: int) -> dict[str, Any]:
@@ -185,28 +188,28 @@ def _dense(model: str) -> float:
     return workload.batch_size * parameters * 4 / MIB
 
 
-def _table(found: dict[str, Any], chosen: list[str]) -> str:
+def _table(found: dict[str, Any]) -> str:
     models = found["models"]
     lines = ["| method | mark |" + "".join(f" {m} | memory |" for m in models)]
     lines.append("| --- | ---: |" + " ---: | ---: |" * len(models))
-    for name in (BASELINE, *chosen):
+    for name in CANDIDATES:
         mark = CANDIDATES[name].mark
         line = f"| {name} | {'' if mark is None else mark} |"
         for results in models.values():
             result = {"ratio": 1.0} if name == BASELINE else {}
             result |= results.get(name, {})
-            line += f" {result['ratio']:.2f} | {_share(result)} |"
+            line += f" {_shown(result, 'ratio')} | {_shown(result, 'memory')} |"
         lines.append(line)
     return "\n".join(lines)
 
 
-def _share(result: dict[str, float]) -> str:
-    return f"{result['memory']:.2f}" if "memory" in result else ""
+def _shown(result: dict[str, float], what: str) -> str:
+    return f"{result[what]:.2f}" if what in result else ""
 
 
-def _write(found: dict[str, Any], chosen: list[str], out: Path) -> None:
+def _write(found: dict[str, Any], out: Path) -> None:
     out.with_suffix(".json").write_text(json.dumps(found, indent=2) + "\n")
-    out.with_suffix(".md").write_text(_table(found, chosen) + "\n")
+    out.with_suffix(".md").write_text(_table(found) + "\n")
 
 
 if __name__ == "__main__":

@@ -49,3 +49,23 @@ def test_a_run_that_fails_ends_the_comparison_with_its_error(tmp_path: Path) -> 
     wrong = recipe(model={"name": "adult-mlp", "options": {"widths": "none"}}, seeds=[0])
     with pytest.raises((TypeError, ValueError)):
         compare(wrong, tmp_path, workers=2)
+
+
+def test_tuned_rows_cost_what_they_lose_against_tuned_non_private_runs(tmp_path: Path) -> None:
+    one = recipe(
+        seeds=[0],
+        baseline=None,
+        methods=[
+            {"name": "nonprivate"},
+            {"name": "dpsgd"},
+            {"name": "nonprivate", "origin": "tuned", "learning_rate": 0.5},
+            {"name": "dpsgd", "origin": "tuned", "learning_rate": 0.5},
+        ],
+    )
+    table = compare(one, tmp_path, workers=1)
+    for origin in ("", " (tuned)"):
+        free, private = (table.row(f"{name}{origin}") for name in ("nonprivate", "dpsgd"))
+        assert private.cost is not None
+        lost = free.seeds.by_group["male"]["accuracy"].mean
+        lost -= private.seeds.by_group["male"]["accuracy"].mean  # type: ignore[operator]
+        assert private.cost.privacy_cost.by_group["male"].mean == pytest.approx(lost)

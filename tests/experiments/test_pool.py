@@ -1,6 +1,10 @@
 """Runs in processes: the same results as here, progress, nothing repeated, a clean end."""
 
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +54,35 @@ def test_a_failing_run_ends_the_others(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="no_such_option"), Workers(2) as workers:
         workers.run(failing, tmp_path)
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import os, signal\n"
+        "from pathlib import Path\n"
+        "from plumbline.experiments.pool import Workers\n"
+        "from tests.experiments.small import recipe\n"
+        "from plumbline.experiments import RunSpec\n"
+        "if __name__ == '__main__':\n"
+        "    one = recipe(budget={**recipe().budget.model_dump(), 'steps': 10**6})\n"
+        "    specs = [RunSpec(one, one.methods[1], seed) for seed in range(2)]\n"
+        "    def told(progress):\n"
+        "        if progress.running:\n"
+        "            os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    with Workers(2) as workers:\n"
+        f"        workers.run(specs, Path({str(tmp_path)!r}), told)\n"
+    )
+    root = Path(__file__).parents[2]
+    held, kept = os.pipe()  # which the workers inherit: it ends when the last of them does
+    parent = subprocess.Popen(
+        [sys.executable, script], env={**os.environ, "PYTHONPATH": str(root)}, stdout=kept
+    )
+    os.close(kept)
+    assert parent.wait() == -signal.SIGKILL
+    assert os.read(held, 1) == b""
+    os.close(held)
 
 
 def test_there_must_be_a_worker() -> None:

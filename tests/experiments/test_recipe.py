@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from plumbline.experiments import Recipe, RecipeError
+from plumbline.experiments.recipes import find, names
 from tests.experiments.small import fields, recipe
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").rglob("*.toml"))
+RECIPES = [find(name) for name in names() if not name.startswith("papers/")]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -58,3 +59,19 @@ def test_files_that_are_no_recipes(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(RecipeError, match="is not valid TOML"):
         Recipe.read(tmp_path / "bytes.toml")
+
+
+def test_a_reproductions_file_is_read_as_the_recipe_within_it() -> None:
+    one = Recipe.read(find("papers/004-table-4"))
+    assert one.name == "004-table-4"
+
+
+def test_recipes_are_found_by_path_or_name(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text("name = 'own'")
+    assert find(str(own)) == own
+    assert find("demo").name == "demo.toml"
+    with pytest.raises(RecipeError, match="Did you mean 'demo'"):
+        find("dmo")
+    with pytest.raises(RecipeError, match=r"no recipe file nowhere\.toml"):
+        find("nowhere.toml")

@@ -129,10 +129,14 @@ def table_of(recipe: Recipe, results: Sequence[RunResult]) -> Table:
     by_title: dict[str, list[RunResult]] = {method.title: [] for method in recipe.methods}
     for result in results:
         by_title[result.method].append(result)
-    free = [method.title for method in recipe.methods if method.name == NONPRIVATE]
-    reference = [result.report for result in by_title[free[0]]] if free else None
-    rows = tuple(_row(title, runs, reference) for title, runs in by_title.items())
-    return Table(recipe, rows, _tests(recipe, rows))
+    # Tuned rows cost what they lose against tuned non-private runs, where there are such.
+    free = {method.origin: method.title for method in recipe.methods if method.name == NONPRIVATE}
+    rows = []
+    for method in recipe.methods:
+        beside = free.get(method.origin, next(iter(free.values()), None))
+        reference = None if beside is None else [result.report for result in by_title[beside]]
+        rows.append(_row(method.title, by_title[method.title], reference))
+    return Table(recipe, tuple(rows), _tests(recipe, rows))
 
 
 def _row(title: str, runs: Sequence[RunResult], reference: Sequence[object] | None) -> MethodRow:

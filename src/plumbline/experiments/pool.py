@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -160,6 +161,15 @@ def _initialise(steps: Any) -> None:
     _steps = steps
     # A terminal's Ctrl-C reaches every process: the first one says what is kept, these only end.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    # And where the first one is killed, so that it can end nobody, they end with it.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # this is a worker
+    parent.join()
+    os._exit(1)
 
 
 def _in_process(fields: dict[str, Any], root: str) -> None:

@@ -271,7 +271,8 @@ class Recipe(Part):
             raise RecipeError(f"The recipe {path} cannot be read: {error.strerror}.") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise RecipeError(f"The recipe {path} is not valid TOML: {error}.") from error
-        return cls.of(fields, str(path))
+        # A reproduction's file has its recipe within.
+        return cls.of(fields.get("settings", fields), str(path))
 
     @classmethod
     def of(cls, fields: dict[str, Any], where: str = "the recipe") -> Recipe:

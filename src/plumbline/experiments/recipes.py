@@ -22,19 +22,16 @@ def find(name: str) -> Path:
     given = Path(name)
     if given.is_file():
         return given
-    if given.suffix == ".toml" or (
-        len(given.parts) > 1 and not (folder() / f"{name}.toml").is_file()
-    ):
+    if given.suffix == ".toml":
         raise RecipeError(f"There is no recipe file {name}.")
     try:
-        known("recipe", name, names())
+        return folder() / f"{known('recipe', name, names())}.toml"
     except ValueError as error:
         raise RecipeError(f"{error}") from None
-    return folder() / f"{name}.toml"
 
 
 def names() -> list[str]:
     """The recipes there are, those in folders with the folder's name."""
     root = folder()
-    paths = [path for path in root.rglob("*.toml") if path.parent.name != "papers"]
+    paths = [path for path in root.rglob("*.toml") if not path.name.endswith(".published.toml")]
     return sorted(path.relative_to(root).with_suffix("").as_posix() for path in paths)
