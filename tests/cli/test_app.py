@@ -68,7 +68,7 @@ def test_the_version_is_the_package_s(call: Called) -> None:
         (["reproduce", "nosuch"], "no reproduction 'nosuch'"),
         (["tune", "adult", "--private-selection"], "needs --epsilon"),
         (["tune", "adult", "--epsilon", "3"], "--epsilon belongs to --private-selection"),
-        (["compare", "adult", "--workers", "0"], "--workers"),
+        (["compare", "demo", "--workers", "0"], "--workers"),
     ],
 )
 def test_wrong_use_is_told_in_words(call: Called, arguments: list[str], message: str) -> None:

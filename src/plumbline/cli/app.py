@@ -30,7 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="A first look: [bold]plumbline compare adult[/bold]. Every command has examples: "
+    epilog="A first look: [bold]plumbline compare demo[/bold]. Every command has examples: "
     "[bold]plumbline train --help[/bold].",
 )
 console = Console()

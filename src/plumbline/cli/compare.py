@@ -40,9 +40,9 @@ Out = Annotated[Path, typer.Option(help="Where runs are kept, in a folder of the
 
 @app.command(
     epilog=examples(
-        "plumbline compare adult",
+        "plumbline compare demo",
         "plumbline compare my.toml --out experiments --workers 4",
-        "plumbline compare adult --json --no-page > table.json",
+        "plumbline compare demo --json --no-page > table.json",
     )
 )
 def compare(

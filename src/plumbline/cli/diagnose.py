@@ -24,9 +24,9 @@ _READINGS = 20  # readings of a run that is made here
 
 @app.command(
     epilog=examples(
-        "plumbline diagnose adult --method DPSGD",
-        "plumbline diagnose adult --method global-adapt --steps 300",
-        "plumbline diagnose runs/adult/DPSGD-seed0-0123456789",
+        "plumbline diagnose demo-untuned --method DPSGD",
+        "plumbline diagnose demo-untuned --method global-adapt --steps 300",
+        "plumbline diagnose runs/demo/DPSGD--paper--seed0-0123456789",
     )
 )
 def diagnose(

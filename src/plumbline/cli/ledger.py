@@ -13,7 +13,7 @@ from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show
 
 @app.command(
     epilog=examples(
-        "plumbline ledger runs/adult/DPSGD-seed0-0123456789",
+        "plumbline ledger runs/demo/DPSGD--paper--seed0-0123456789",
         "plumbline ledger private/customers.ledger --delta 1e-6 --json",
     )
 )

@@ -12,7 +12,7 @@ from plumbline.cli.app import Json, WrongUse, app, console, examples, show_json
 
 
 @app.command(
-    epilog=examples("plumbline report runs/adult", "plumbline report runs/adult --open"),
+    epilog=examples("plumbline report runs/demo", "plumbline report runs/demo --open"),
 )
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a comparison.")],

@@ -42,7 +42,7 @@ _DATA, _PRIVACY, _TRAINING, _OUTPUT = "Data", "Privacy", "Training", "Output"
         "plumbline train --data my.csv --target income --sensitive sex --epsilon 3",
         "plumbline train --data my.csv --target income --sensitive sex --sensitive race "
         "--epsilon 1 --method global-adapt --set clip=0.5 --epochs 20",
-        "plumbline train adult --method DPSGD   (a run of the recipe 'adult')",
+        "plumbline train demo-untuned --method DPSGD   (a run of that recipe)",
     )
 )
 def train(

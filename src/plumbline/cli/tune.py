@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @app.command(
     epilog=examples(
-        "plumbline tune adult --trials 20",
+        "plumbline tune demo-untuned --trials 20",
         "plumbline compare runs/adult/tuned.toml   (the rows as given beside the tuned ones)",
-        "plumbline tune adult --private-selection --epsilon 3 --method DPSGD",
+        "plumbline tune demo-untuned --private-selection --epsilon 3 --method DPSGD",
     )
 )
 def tune(
