@@ -50,7 +50,7 @@ def test_the_version_is_the_package_s(call: Called) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compar", "adult"], "No such command 'compar'. Did you mean 'compare'?"),
+        (["compar", "demo"], "No such command 'compar'. Did you mean 'compare'?"),
         (["nonsense"], "No such command 'nonsense'."),
         (["data", "lst"], "No such command 'lst'. Did you mean 'list'?"),
         (["budget", "--recods", "3"], "Did you mean --records?"),
@@ -60,14 +60,14 @@ def test_the_version_is_the_package_s(call: Called) -> None:
         (["methods", "globl-adapt"], "no method 'globl_adapt'. Did you mean 'global_adapt'?"),
         (["data", "get", "mnits"], "no data set 'mnits'. Did you mean 'mnist'?"),
         (["compare", "nosuch.toml"], "There is no recipe file nosuch.toml"),
-        (["compare", "adlt"], "Did you mean 'adult'?"),
+        (["compare", "dmo"], "Did you mean 'demo'?"),
         (["ledger", "nosuch"], "There is no ledger at nosuch"),
         (["report", "nosuch"], "There is no folder nosuch"),
         (["report", "."], "no recipe.json"),
         (["reproduce"], "Which one?"),
         (["reproduce", "nosuch"], "no reproduction 'nosuch'"),
-        (["tune", "adult", "--private-selection"], "needs --epsilon"),
-        (["tune", "adult", "--epsilon", "3"], "--epsilon belongs to --private-selection"),
+        (["tune", "demo-untuned", "--private-selection"], "needs --epsilon"),
+        (["tune", "demo-untuned", "--epsilon", "3"], "--epsilon belongs to --private-selection"),
         (["compare", "demo", "--workers", "0"], "--workers"),
     ],
 )

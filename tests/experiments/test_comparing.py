@@ -48,7 +48,7 @@ def test_what_is_finished_is_not_repeated(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_run_that_fails_ends_the_comparison_with_its_error(tmp_path: Path) -> None:
     wrong = recipe(model={"name": "adult-mlp", "options": {"widths": "none"}}, seeds=[0])
     with pytest.raises((TypeError, ValueError)):
-        compare(wrong, tmp_path, workers=2)
+        compare(wrong, tmp_path, workers=1)
 
 
 def test_tuned_rows_cost_what_they_lose_against_tuned_non_private_runs(tmp_path: Path) -> None:

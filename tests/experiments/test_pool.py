@@ -48,6 +48,7 @@ def test_processes_give_what_this_one_does_and_repeat_nothing(
         assert workers.run(specs(), tmp_path / "there") == there
 
 
+@pytest.mark.slow
 def test_a_failing_run_ends_the_others(tmp_path: Path) -> None:
     one = recipe(data={"name": "adult", "options": {"no_such_option": 1}})
     failing = [RunSpec(one, one.methods[1], seed) for seed in range(2)]

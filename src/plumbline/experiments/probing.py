@@ -12,16 +12,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from plumbline.data import Splits
 from plumbline.diagnostics import (
@@ -44,6 +41,7 @@ from plumbline.diagnostics import (
 from plumbline.experiments.recipe import ProbePart
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
+from plumbline.training.looking import evaluating, no_trace
 
 if TYPE_CHECKING:
     from plumbline.experiments.running import RunSpec  # which imports this file
@@ -167,7 +165,7 @@ class Probing:
             "epsilon": "inf" if math.isinf(info.epsilon) else info.epsilon,
             "records": len(self._index),
         }
-        with _no_trace():
+        with no_trace(private.model):
             look = self._look(private, self._index, self._features)
             for name in self._part.measure:
                 row[name] = _finite(plain(ALONG[name](look)))
@@ -180,7 +178,7 @@ class Probing:
             return
         found: dict[str, Any] = {"label": NOT_COVERED}
         features = None if self._features is None else self._features[:FINAL_RECORDS]
-        with _no_trace(), _evaluating(private.model):
+        with no_trace(private.model), evaluating(private.model):
             look = self._look(private, self._index[:FINAL_RECORDS], features)
             found["records"] = look.sample.records
             for name in self._part.final:
@@ -392,26 +390,3 @@ def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     partial = path.with_suffix(path.suffix + ".part")
     partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     os.replace(partial, path)
-
-
-@contextmanager
-def _no_trace() -> Iterator[None]:
-    """Every random generator that data sets and models use, put back."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

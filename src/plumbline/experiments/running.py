@@ -44,6 +44,7 @@ from plumbline.methods import Method
 from plumbline.models import scattering
 from plumbline.training import Private, make_private, resume
 from plumbline.training.fitting import StepInfo
+from plumbline.training.looking import evaluating
 
 RESULT, METRICS, CHECKPOINT, MODEL = "result.json", "metrics.jsonl", "checkpoint.pt", "model.pt"
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -284,15 +285,12 @@ def judged(private: Private, splits: Splits) -> GroupReport:
 
 def measure(model: nn.Module, part: Part, groups: tuple[str, ...]) -> GroupReport:
     """A model's metrics on a part of the data, by group, in evaluation mode."""
-    training = model.training
-    model.eval()
     logits, labels = [], []
-    with torch.no_grad():
+    with evaluating(model), torch.no_grad():
         for index in torch.split(torch.arange(len(part)), _EVALUATED_AT_ONCE):
             x, y = part.fetch(index)
             logits.append(model(x))
             labels.append(y)
-    model.train(training)
     outcomes = Outcomes.from_logits(torch.cat(logits), torch.cat(labels))
     features = part.sensitive_features
     values = np.zeros(len(part), dtype=int) if features is None else features.numpy()

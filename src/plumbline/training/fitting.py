@@ -8,7 +8,6 @@ metrics are exact answers about data; they are computed only when asked for, and
 
 from __future__ import annotations
 
-import random
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +16,11 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from rich.console import Console
 from torch import nn
 
+from plumbline.training.looking import evaluating, no_trace
 from plumbline.training.progress import Display, display_on
 
 if TYPE_CHECKING:
@@ -140,7 +139,11 @@ class _Watch:
 
     def after(self, info: StepInfo) -> None:
         if self._metrics and self._display.is_due(info.step):
-            with _no_trace(self._private.model), _evaluating(self._private.model):
+            with (
+                no_trace(self._private.model),
+                torch.no_grad(),
+                evaluating(self._private.model),
+            ):
                 for name, metric in self._metrics.items():
                     self._readings[name] = float(metric(self._private.model))
         self._display.update(info.step, info.epsilon, self._readings)
@@ -148,33 +151,9 @@ class _Watch:
 
 def _mean_loss(model: nn.Module, batch: PrivateBatch) -> float:
     """The mean of the batch's finite losses, as the step will see them."""
-    with _no_trace(model):
+    with no_trace(model), torch.no_grad():
         losses = torch.cat([chunk.losses().detach().double().cpu() for chunk in batch.chunks()])
     return float(losses[torch.isfinite(losses)].mean())
-
-
-@contextmanager
-def _no_trace(model: nn.Module) -> Iterator[None]:
-    """No gradients, and every random generator that data sets and models use put back."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
-    try:
-        with torch.random.fork_rng(devices), torch.no_grad():
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @contextmanager
