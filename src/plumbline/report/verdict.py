@@ -17,6 +17,7 @@ from plumbline.report.measured import Bend, at, bend, error, mean, number, round
 from plumbline.report.reading import Study
 
 SIGNIFICANT = 0.05
+_MUCH_LOSS = 0.02
 _FEW = 0.005
 """A cost below half a point of accuracy is not split any further."""
 
@@ -173,7 +174,9 @@ def _clipping(study: Study) -> str:
     if title is None:
         return ""
     tuned = better_settings(study, title)
-    if tuned is not None and bend(study.runs[tuned]) is not None and _still_costs(study, tuned):
+    if tuned is not None and not _still_costs(study, tuned):
+        return _loss_left(study, tuned)
+    if tuned is not None and bend(study.runs[tuned]) is not None:
         title = tuned
     bent, found = bend(study.runs[title]), judgement(study, title)
     if bent is None or found is None:
@@ -199,6 +202,26 @@ def _clipping(study: Study) -> str:
         noise = next(one.text for one in found.findings if one.rule == "noise")
         return f"{text}.{_uphill(study, title)} {noise}"
     return f"{text}. Neither clipping nor noise costs much here."
+
+
+def _loss_left(study: Study, tuned: str) -> str:
+    """What a method that costs no accuracy any more still costs in loss, and which costs least."""
+    left = {title: _added(study, title) for title in study.private}
+    own, bent = left.get(tuned), bend(study.runs[tuned])
+    if own is None or own < _MUCH_LOSS or bent is None or bent.kept <= 0:
+        return ""
+    text = (
+        f"What is left is in the loss: that of {tuned} is {own:.2f} above the non-private one, and "
+        f"clipping turns its gradient by {bent.degrees:.0f} degrees, which no learning rate mends."
+    )
+    known = {title: value for title, value in left.items() if value is not None}
+    least = min(known, key=lambda title: known[title])
+    return text if least == tuned else f"{text} {least} is {known[least]:.2f} above."
+
+
+def _added(study: Study, title: str) -> float | None:
+    cost = study.row(title).cost
+    return None if cost is None else mean(cost.excessive_risk.overall)
 
 
 def _still_costs(study: Study, title: str) -> bool:
