@@ -140,6 +140,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--methods", nargs="+", default=list(CANDIDATES), choices=CANDIDATES)
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--no-time", action="store_true")
     options = parser.parse_args()
     console = Console(width=120)
     described = machine.describe()
@@ -151,7 +152,7 @@ def main() -> None:
     if out.with_suffix(".json").is_file():
         found |= {"models": json.loads(out.with_suffix(".json").read_text())["models"]}
     # Time first, of all models: weighing takes longer, and a run that is cut short keeps the times.
-    for model in options.models:
+    for model in [] if options.no_time else options.models:
         with console.status(f"{model}: time"):
             for name, times in _timed(model, chosen, options.rounds).items():
                 found["models"][model].setdefault(name, {}).update(times)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from plumbline import cli
-from plumbline.cli.app import Stopped, app, show_statement, tiny
+from plumbline.cli.app import Stopped, app, console, show_statement, tiny
 from tests.cli.calling import Called
 
 COMMANDS = (
@@ -121,7 +121,7 @@ def test_the_shell_is_told_how_to_complete(call: Called) -> None:
 def test_a_statement_is_filled_for_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(console, "width", 40)
     start, end = "one two three four five six seven eight nine", "ten eleven twelve thirteen"
     words = f"{start} {end}"
     show_statement(f"{start}\n{end}\n\nCovered:\n- {start}\n  {end}\n- b\n")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from plumbline.cli.app import console
 from plumbline.cli.budget import default_delta
 from plumbline.mechanism.accountant import epsilon
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, StepRelease
@@ -45,7 +46,7 @@ def test_the_noise_meets_the_epsilon(call: Called) -> None:
 def test_the_table_and_the_chart_fit_a_narrow_terminal(
     call: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(console, "width", 80)
     assert call("budget", *OPTIONS) == 0
     assert "epsilon 2 at delta 1e-5: 40 steps" in call.out
     assert "…" not in call.out

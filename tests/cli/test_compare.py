@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from plumbline.cli.app import console
 from plumbline.cli.compare import seconds
 from plumbline.experiments import running
 from tests.cli.calling import Called, small_recipe
@@ -13,7 +14,7 @@ from tests.cli.calling import Called, small_recipe
 def test_the_table_the_verdict_and_the_page(
     call: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(console, "width", 80)
     recipe = small_recipe(tmp_path)
     assert call("compare", recipe, "--workers", "1") == 0
     lines = call.out.splitlines()

@@ -1,12 +1,13 @@
 import pytest
 
+from plumbline.cli.app import console
 from plumbline.methods import REGISTRY
 from tests.cli.calling import Called
 
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_every_method_is_listed(call: Called, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(console, "width", width)
     assert call("methods") == 0
     assert all(f"{name} " in call.out for name in REGISTRY)
     assert ("keeps" in call.out) == (width > 100)

@@ -32,8 +32,9 @@ def comparison(
     tuning: bool = False,
     baseline: str | None = "dpsgd",
     kept: Mapping[str, float] | None = None,
+    added: Mapping[str, float] | None = None,
 ) -> Path:
-    """A comparison's folder; the accuracy of a method is by its title."""
+    """A comparison's folder; a method's accuracy, and what is added to its loss, by its title."""
     recipe = Recipe.of(
         fields(methods=list(methods), seeds=list(seeds), baseline=baseline, name="made")
     )
@@ -43,7 +44,9 @@ def comparison(
         for seed in seeds:
             spec = RunSpec(recipe, method, seed)
             share = accuracy.get(method.title, 0.8)
-            one(folder / spec.folder, spec, share, groups, readings, (kept or {}).get(method.title))
+            left = (kept or {}).get(method.title)
+            extra = (added or {}).get(method.title, 0.0)
+            one(folder / spec.folder, spec, share, groups, readings, left, extra)
     if tuning:
         trials = [
             {
@@ -67,6 +70,7 @@ def one(
     groups: Sequence[str],
     readings: bool,
     kept: float | None,
+    extra: float = 0.0,
 ) -> None:
     """A run's folder."""
     folder.mkdir()
@@ -75,11 +79,11 @@ def one(
 
     def report(scale: float) -> dict[str, Any]:
         by_group = {
-            group: {"accuracy": scale * (own + 0.02 * place), "loss": 1.2 - scale * own}
+            group: {"accuracy": scale * (own + 0.02 * place), "loss": 1.2 + extra - scale * own}
             for place, group in enumerate(groups)
         }
         return {
-            "overall": {"accuracy": scale * own, "loss": 1.2 - scale * own},
+            "overall": {"accuracy": scale * own, "loss": 1.2 + extra - scale * own},
             "by_group": by_group,
         }
 

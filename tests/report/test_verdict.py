@@ -144,3 +144,20 @@ def test_the_reference_is_the_row_that_is_not_tuned(tmp_path: Path) -> None:
 )
 def test_an_epsilon_is_never_rounded_down(epsilon: float, text: str) -> None:
     assert rounded_up(epsilon) == text
+
+
+def test_what_tuning_leaves_in_the_loss_is_told(tmp_path: Path) -> None:
+    adapt = {"name": "global-adapt", "label": "adapt", "origin": "tuned"}
+    accuracy = dict.fromkeys(("nonprivate", "dpsgd (tuned)", "adapt (tuned)"), 0.85)
+    study = read(
+        comparison(
+            tmp_path / "c",
+            methods=[*TWO, adapt],
+            baseline=None,
+            accuracy={**accuracy, "dpsgd (paper)": 0.78},
+            added={"dpsgd (tuned)": 0.1, "adapt (tuned)": 0.01},
+        )
+    )
+    said = " ".join(words(study))
+    assert "What is left is in the loss: that of dpsgd (tuned) is 0.10 above" in said
+    assert "adapt (tuned) is 0.01 above." in said
