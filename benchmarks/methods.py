@@ -3,8 +3,8 @@
 `python -m benchmarks.methods` races the methods' own step programs on the benchmark's CNN and
 ResNet-20: gradients, clipping, questions answered with ordinary torch noise, optimizer. It leaves
 out sampling, secure noise and the ledger, which are the same for all. Peak extra memory is measured
-in a process for each, beside DP-SGD's, and told as a part of what dense per-record gradients of the
-batch (records x parameters) would take.
+in a process for each; the table has its ratio to DP-SGD's, and the JSON file its ratio to what dense
+per-record gradients of the batch (records x parameters) would take.
 """
 
 from __future__ import annotations
@@ -199,6 +199,8 @@ def _table(found: dict[str, Any]) -> str:
         for results in models.values():
             result = {"ratio": 1.0} if name == BASELINE else {}
             result |= results.get(name, {})
+            if "memory" in result:
+                result["memory"] /= results[BASELINE]["memory"]
             line += f" {_shown(result, 'ratio')} | {_shown(result, 'memory')} |"
         lines.append(line)
     return "\n".join(lines)
