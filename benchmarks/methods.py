@@ -3,7 +3,7 @@
 `python -m benchmarks.methods` races the methods' own step programs on the benchmark's CNN and
 ResNet-20: gradients, clipping, questions answered with ordinary torch noise, optimizer. It leaves
 out sampling, secure noise and the ledger, which are the same for all. Peak extra memory is measured
-in a process for each; the table has its ratio to DP-SGD's, and the JSON file its ratio to what dense
+in a process for each; the table has its ratio to DP-SGD's, the JSON file its ratio to what dense
 per-record gradients of the batch (records x parameters) would take.
 """
 
