@@ -42,7 +42,8 @@ def main() -> None:
     console = Console(width=140)
     results = Path(__file__).parent / "results" / "records.json"
     found = json.loads(results.read_text()) if results.is_file() else {}
-    for name in options.names or targets:
+    there = [name for name in targets if (root / f"{name}.toml").is_file()]
+    for name in options.names or there:
         recipe = Recipe.read(root / f"{name}.toml")
         with console.status(name) as status:
             table = compare(
