@@ -113,7 +113,9 @@ def test_how_a_command_ends(
     assert message in call.err
 
 
-def test_the_shell_is_told_how_to_complete(call: Called) -> None:
+def test_the_shell_is_told_how_to_complete(call: Called, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Which shell it is, is looked up among this process's parents: there may be none.
+    monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))
     assert call("--show-completion", "bash") == 0
     assert "_PLUMBLINE_COMPLETE" in call.out
 

@@ -11,6 +11,7 @@ import torch
 
 from plumbline.diagnostics import MEASUREMENTS, NOT_COVERED
 from plumbline.experiments import RunSpec, run, running
+from plumbline.experiments.files import read_rows
 from plumbline.experiments.probing import (
     ALONG,
     BINS,
@@ -20,7 +21,6 @@ from plumbline.experiments.probing import (
     PLANE_BINS,
     Probing,
     check_names,
-    read_rows,
 )
 from plumbline.experiments.recipe import ProbePart
 from tests.experiments.small import recipe

@@ -8,8 +8,6 @@ Started again with the same settings a run goes on from its checkpoint; with oth
 from __future__ import annotations
 
 import json
-import math
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from plumbline.cli.app import Stopped, WrongUse, aside, note, same_command
 from plumbline.cli.own_table import OwnTable
 from plumbline.cli.stopping import BetweenSteps, stopping_between_steps
+from plumbline.experiments.files import append_row, finite, kept_rows, write_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -102,7 +101,7 @@ class OwnRun:
                 )
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        _replace(path, json.dumps(self.settings, indent=2) + "\n")
+        write_text(path, json.dumps(self.settings, indent=2) + "\n")
 
     def _started(self, ledger: Ledger) -> Private:
         import torch
@@ -172,7 +171,7 @@ class OwnRun:
         name, options = self.model
         return {
             "method": self.settings["method"],
-            "epsilon": _finite(private.epsilon(exact=True)),
+            "epsilon": finite(private.epsilon(exact=True)),
             "delta": private.plan.delta,
             "noise_multiplier": private.plan.noise_multiplier,
             "steps": private.steps_done,
@@ -190,8 +189,8 @@ class OwnRun:
         import torch
 
         torch.save(model.state_dict(), self.folder / MODEL)
-        _replace(self.folder / STATEMENT, found["statement"])
-        _replace(self.folder / RESULT, json.dumps(found, indent=2, allow_nan=False) + "\n")
+        write_text(self.folder / STATEMENT, found["statement"])
+        write_text(self.folder / RESULT, json.dumps(found, indent=2, allow_nan=False) + "\n")
         (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
 
@@ -201,7 +200,7 @@ class _Log:
     def __init__(self, run: OwnRun, private: Private, board: Any) -> None:
         self._run, self._board = run, board
         self._every = max(1, private.stop // _POINTS)
-        self._rows = _kept_rows(run.folder / METRICS, private.steps_done)
+        self._rows = kept_rows(run.folder / METRICS, private.steps_done)
         self._earlier = float(self._rows[-1]["seconds"]) if self._rows else 0.0
         self._start = self._saved = time.monotonic()
 
@@ -224,41 +223,13 @@ class _Log:
         report = self._run.table.judge(private.model, self._run.table.splits.test)
         row = {
             "step": info.step,
-            "epsilon": _finite(info.epsilon),
+            "epsilon": finite(info.epsilon),
             "seconds": self.seconds,
             "overall": plain(report.overall),
             "by_group": plain(report.by_group),
         }
-        with (self._run.folder / METRICS).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(row) + "\n")
+        append_row(self._run.folder / METRICS, row)
         if self._board is not None:
             values = {name: report.overall[name] for name in ("accuracy", "loss")}
             numbers = {f"held out/{k}": v for k, v in values.items() if isinstance(v, float)}
             self._board.add(info.step, numbers)
-
-
-def _kept_rows(path: Path, steps: int) -> list[dict[str, Any]]:
-    """The rows of an earlier session; those beyond its checkpoint are dropped from the file."""
-    if not path.is_file():
-        return []
-    rows: list[dict[str, Any]] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            break  # the last line of a run that was killed
-        if row["step"] <= steps:
-            rows.append(row)
-    _replace(path, "".join(json.dumps(row) + "\n" for row in rows))
-    return rows
-
-
-def _replace(path: Path, text: str) -> None:
-    """Writes a file so that it is whole or not there."""
-    partial = path.with_suffix(path.suffix + ".part")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
-
-
-def _finite(value: float) -> float | str:
-    return "inf" if math.isinf(value) else value

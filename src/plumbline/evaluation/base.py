@@ -76,6 +76,9 @@ class Chunk(Protocol):
     def parameters(self) -> Mapping[str, Tensor]:
         """The trainable parameters by name."""
 
+    def losses(self) -> Tensor:
+        """Each record's loss, ``[R]``, with the random numbers of its other passes."""
+
     def outputs(self) -> Any:
         """The model's outputs for the records, where the loss is one of output and target."""
 

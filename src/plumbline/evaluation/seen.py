@@ -58,6 +58,10 @@ class Seen:
         """The trainable parameters by name."""
         return self._chunk.parameters()
 
+    def losses(self) -> Tensor:
+        """The losses of the records themselves."""
+        return self._chunk.losses()
+
     def outputs(self) -> Any:
         """The model's outputs for the records themselves."""
         return self._chunk.outputs()

@@ -6,12 +6,12 @@ Every number of the table names the folders that it comes from.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from plumbline.experiments.files import write_json
 from plumbline.experiments.pool import Told, Workers
 from plumbline.experiments.recipe import Recipe
 from plumbline.experiments.running import RunResult, RunSpec
@@ -118,8 +118,7 @@ def compare(
     specs = [RunSpec(recipe, method, seed) for seed in recipe.seeds for method in recipe.methods]
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
-    fields = json.dumps(recipe.model_dump(mode="json"), indent=2)
-    (root / "recipe.json").write_text(fields + "\n", encoding="utf-8")
+    write_json(root / "recipe.json", recipe.model_dump(mode="json"))
     with Workers(workers) as pool:
         return table_of(recipe, pool.run(specs, root, told))
 

@@ -9,9 +9,7 @@ and the first line of the file says so.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +36,7 @@ from plumbline.diagnostics import (
     symmetry,
     trace,
 )
+from plumbline.experiments.files import append_row, finite, kept_rows, write_json
 from plumbline.experiments.recipe import ProbePart
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
@@ -151,9 +150,7 @@ class Probing:
         features = splits.train.sensitive_features
         own = None if features is None else features[index]
         made = cls(part, index, own, splits.groups, spec.seed, folder)
-        rows = read_rows(folder / DIAGNOSTICS)
-        kept = [row for row in rows if row["step"] <= private.steps_done]
-        _write_lines(folder / DIAGNOSTICS, [{"label": NOT_COVERED}, *kept])
+        kept_rows(folder / DIAGNOSTICS, private.steps_done, head=[{"label": NOT_COVERED}])
         return made
 
     def after_step(self, private: Private, info: StepInfo) -> None:
@@ -162,15 +159,14 @@ class Probing:
             return
         row: dict[str, Any] = {
             "step": info.step,
-            "epsilon": "inf" if math.isinf(info.epsilon) else info.epsilon,
+            "epsilon": finite(info.epsilon),
             "records": len(self._index),
         }
         with no_trace(private.model):
             look = self._look(private, self._index, self._features)
             for name in self._part.measure:
                 row[name] = _finite(plain(ALONG[name](look)))
-        with (self._folder / DIAGNOSTICS).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(row, allow_nan=False) + "\n")
+        append_row(self._folder / DIAGNOSTICS, row)
 
     def finish(self, private: Private) -> None:
         """Measures what is measured once, on fewer records, and writes ``final.json``."""
@@ -183,9 +179,7 @@ class Probing:
             found["records"] = look.sample.records
             for name in self._part.final:
                 found[name] = _finite(plain(FINAL[name](look)))
-        partial = self._folder / (FINAL_FILE + ".part")
-        partial.write_text(json.dumps(found, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(partial, self._folder / FINAL_FILE)
+        write_json(self._folder / FINAL_FILE, found)
 
     def _look(self, private: Private, index: Tensor, features: Tensor | None) -> Look:
         records = private.fetch(index)
@@ -203,21 +197,6 @@ class Probing:
             members = {name: features == value for value, name in enumerate(self._names)}
             groups = {name: own for name, own in members.items() if bool(own.any())}
         return Look(private, sample, records, groups, self._seed)
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The readings in a ``diagnostics.jsonl``; none if there is no such file."""
-    if not path.is_file():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            break  # the last line of a run that was killed
-        if "step" in row:
-            rows.append(row)
-    return rows
 
 
 def _bias(look: Look) -> Any:
@@ -384,9 +363,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _finite(part) for key, part in value.items()}
     return [_finite(part) for part in value] if isinstance(value, list) else value
-
-
-def _write_lines(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    partial = path.with_suffix(path.suffix + ".part")
-    partial.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    os.replace(partial, path)

@@ -272,7 +272,8 @@ class Recipe(Part):
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise RecipeError(f"The recipe {path} is not valid TOML: {error}.") from error
         # A reproduction's file has its recipe within.
-        return cls.of(fields.get("settings", fields), str(path))
+        within = "study" in fields and "settings" in fields
+        return cls.of(fields["settings"] if within else fields, str(path))
 
     @classmethod
     def of(cls, fields: dict[str, Any], where: str = "the recipe") -> Recipe:

@@ -29,6 +29,7 @@ from torch import nn
 from plumbline import data, models
 from plumbline.data import Part, Splits
 from plumbline.data.base import LOADERS
+from plumbline.experiments.files import append_row, finite, kept_rows, write_json, write_text
 from plumbline.experiments.probing import Probing
 from plumbline.experiments.recipe import (
     DataPart,
@@ -183,7 +184,7 @@ def run(
     write_json(folder / "versions.json", _versions())
     splits = load_data(spec)
     with _one_thread(), Ledger.open(folder / "ledger", reserve=_RESERVE) as ledger:
-        private = _started(spec, splits, folder, ledger)
+        private = started(spec, splits, ledger, folder / CHECKPOINT)
         log = _Log(private, splits, folder, spec.recipe.log_every, told)
         probing = Probing.of(spec, private, splits, folder) if spec.recipe.probe else None
         private.fit([log, probing] if probing else [log], progress=False)
@@ -204,7 +205,7 @@ def run(
             folder=spec.folder,
         )
         private.close()
-    (folder / "statement.txt").write_text(result.statement + "\n", encoding="utf-8")
+    write_text(folder / "statement.txt", result.statement + "\n")
     with private.averaged() if spec.averaging is not None else nullcontext():
         write_model(private.model, folder / MODEL)
     write_json(folder / RESULT, _plain_result(result))
@@ -298,7 +299,17 @@ def measure(model: nn.Module, part: Part, groups: tuple[str, ...]) -> GroupRepor
     return evaluate(outcomes, sensitive_features=values, names=names)
 
 
-def _started(spec: RunSpec, splits: Splits, folder: Path, ledger: Ledger) -> Private:
+def started(
+    spec: RunSpec, splits: Splits, ledger: Ledger | None = None, checkpoint: Path | None = None
+) -> Private:
+    """The run on its data before its next step: the first, or the one after a checkpoint.
+
+    Args:
+        spec: What is run.
+        splits: Its data.
+        ledger: Where it is charged, if anywhere.
+        checkpoint: Where it goes on from, if there is such a file.
+    """
     torch.manual_seed(spec.seed)
     model = models.build(spec.model.name, **spec.model.options)
     method = spec.method.build()
@@ -315,8 +326,8 @@ def _started(spec: RunSpec, splits: Splits, folder: Path, ledger: Ledger) -> Pri
         "averaging": spec.averaging,
     }
     made = spec.optimizer.build(model)
-    if (folder / CHECKPOINT).is_file():
-        return resume(folder / CHECKPOINT, model, made, splits.train, **settings)
+    if checkpoint is not None and checkpoint.is_file():
+        return resume(checkpoint, model, made, splits.train, **settings)
     return make_private(model, made, splits.train, **settings)
 
 
@@ -360,7 +371,8 @@ class _Log:
         told: Callable[[int, int], None] | None,
     ) -> None:
         self._splits, self._folder, self._every, self._told = splits, folder, every, told
-        self._earlier = _kept_rows(folder / METRICS, private.steps_done)
+        rows = kept_rows(folder / METRICS, private.steps_done)
+        self._earlier = float(rows[-1]["seconds"]) if rows else 0.0
         self._start = self._saved = time.monotonic()
 
     @property
@@ -376,39 +388,22 @@ class _Log:
             report = judged(private, self._splits)
             row = {
                 "step": info.step,
-                "epsilon": _finite(info.epsilon),
+                "epsilon": finite(info.epsilon),
                 "seconds": self.seconds,
                 "overall": plain(report.overall),
                 "by_group": plain(report.by_group),
             }
-            with (self._folder / METRICS).open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(row) + "\n")
+            append_row(self._folder / METRICS, row)
         if time.monotonic() - self._saved > _SAVE_SECONDS and info.step < info.steps:
             private.save(self._folder / CHECKPOINT)
             self._saved = time.monotonic()
-
-
-def _kept_rows(path: Path, steps: int) -> float:
-    """Drops rows beyond the checkpoint that the run goes on from; returns the seconds before it."""
-    if not path.is_file():
-        return 0.0
-    rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            break  # the last line of a run that was killed
-        if row["step"] <= steps:
-            rows.append(row)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return float(rows[-1]["seconds"]) if rows else 0.0
 
 
 def _plain_result(result: RunResult) -> dict[str, Any]:
     return {
         "method": result.method,
         "seed": result.seed,
-        "epsilon": _finite(result.epsilon),
+        "epsilon": finite(result.epsilon),
         "steps": result.steps,
         "seconds": result.seconds,
         "statement": result.statement,
@@ -442,10 +437,6 @@ def _short(part: BaseModel) -> dict[str, Any]:
     return part.model_dump(mode="json", exclude_defaults=True)
 
 
-def _finite(value: float) -> float | str:
-    return "inf" if value == float("inf") else value
-
-
 def _versions() -> dict[str, str]:
     return {
         "plumbline": importlib.metadata.version("plumbline"),
@@ -459,11 +450,4 @@ def write_model(model: nn.Module, path: Path) -> None:
     """Writes the weights; read them with ``torch.load(path, weights_only=True)``."""
     partial = path.with_suffix(".part")
     torch.save(model.state_dict(), partial)
-    os.replace(partial, path)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes JSON so that the file is whole or not there."""
-    partial = path.with_suffix(path.suffix + ".part")
-    partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     os.replace(partial, path)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from plumbline import models
+from plumbline.experiments.files import write_json, write_text
 from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
 from plumbline.experiments.running import (
     MODEL,
@@ -29,7 +30,6 @@ from plumbline.experiments.running import (
     load_data,
     measure,
     run,
-    write_json,
     write_model,
 )
 from plumbline.experiments.tuning import candidate, score_of, space_of
@@ -143,7 +143,7 @@ def select(
         folder=str(kept),
     )
     write_model(model, kept / MODEL)
-    (kept / "statement.txt").write_text(selected.statement + "\n", encoding="utf-8")
+    write_text(kept / "statement.txt", selected.statement + "\n")
     write_json(kept / RESULT, _plain(selected))
     return selected
 

@@ -15,12 +15,11 @@ product for each record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -109,9 +108,9 @@ class _FairLens(Method):
         if not all(means.sizes):
             return shared
         sign = float(_dot(means.apart, means.bent)) >= 0
-        for part, start in zip(parts, means.starts, strict=True):
+        for part in parts:
             vectors = self._vectors(part, means)
-            products = vectors.summed(part.chunk, start) if quick else None
+            products = vectors.summed(part.chunk) if quick else None
             products = vectors.each(part.chunk) if products is None else products
             slopes = self._predictions_slope(part, means)
             for name, value in shared.items():
@@ -197,14 +196,10 @@ class _Vectors:
     of_apart: Tensor
     of_own: Tensor
 
-    def summed(self, chunk: Chunk, start: RandomState) -> Update | None:
-        """``sum_i H_i v_i`` of a network of linear layers, its random numbers from ``start``.
-
-        None where it turns out not to be one.
-        """
+    def summed(self, chunk: Chunk) -> Update | None:
+        """``sum_i H_i v_i`` of a network of linear layers; None where it is not one after all."""
         shared = [(self.of_bent, self.means.bent), (self.of_apart, self.means.apart)]
-        with _from(start, chunk.parameters().values()):
-            return summed_hvp(chunk.parameters(), _losses(chunk), shared, self.of_own)
+        return summed_hvp(chunk.parameters(), chunk.losses, shared, self.of_own)
 
     def each(self, chunk: Chunk) -> Update:
         """The same of any network, with ``[B, *shape]`` for every parameter."""
@@ -226,19 +221,16 @@ class _Means:
         apart: ``w = g_a - g_b``.
         bent: ``u = gbar - g``.
         predictions: Each group's mean prediction.
-        starts: The random numbers that the passes of each chunk start from.
     """
 
     def __init__(self, batch: Batch, parts: _Parts, groups: tuple[int, int], clip: float) -> None:
         self._groups = groups
-        self.starts: list[RandomState] = []
         self.count, self.sizes = 0, [0, 0]
         predictions = [0.0, 0.0]
         bent = batch.zeros()
         sums = [batch.zeros(), batch.zeros()]
         for part in parts:
             _refuse_undeclared(part.groups, groups)
-            self.starts.append(RandomState(batch.parameters().values()))  # its first pass is next
             own, chances = part.own, part.chances.detach()
             factors = flat_factors(own.norms(), clip)
             _add(bent, own.sum(factors - 1))
@@ -259,17 +251,6 @@ class _Means:
         return first.to(like) / self.sizes[0] - second.to(like) / self.sizes[1]
 
 
-class _WithLosses(Protocol):
-    """What chunks have beside what a method is promised of them."""
-
-    def losses(self) -> Tensor:
-        """Each record's loss, ``[B]``."""
-
-
-def _losses(chunk: Chunk) -> Callable[[], Tensor]:
-    return cast(_WithLosses, chunk).losses
-
-
 def _only_linear(batch: Batch) -> bool:
     """Whether the network is of linear layers, as far as a few records show."""
     chunk = next(batch.chunks(_FEW), None)
@@ -277,19 +258,11 @@ def _only_linear(batch: Batch) -> bool:
         return True
     _groups(chunk)
     parameters = chunk.parameters()
-    with _from(RandomState(parameters.values()), parameters.values()):
-        return only_linear(parameters, _losses(chunk))
-
-
-@contextmanager
-def _from(start: RandomState, parameters: Iterable[Tensor]) -> Iterator[None]:
-    """Lets random numbers start from ``start``, and afterwards go on as if none had been drawn."""
-    now = RandomState(parameters)
-    start.restore()
+    now = RandomState(parameters.values())
     try:
-        yield
+        return only_linear(parameters, chunk.losses)
     finally:
-        now.restore()
+        now.restore()  # as if nothing had been drawn
 
 
 def _groups(chunk: Chunk) -> Tensor:

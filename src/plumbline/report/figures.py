@@ -114,6 +114,22 @@ def margins(titles: Sequence[str], *, on_top: bool = False) -> dict[str, Any]:
     )
 
 
+def band(
+    steps: Sequence[float], low: Sequence[float], high: Sequence[float], fill: str
+) -> dict[str, Any]:
+    """The area between two curves over the same steps."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [*steps, *reversed(steps)],
+        "y": [*high, *reversed(low)],
+        "fill": "toself",
+        "fillcolor": fill,
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+
+
 def line(
     name: str, curve: Curve, colour: str, *, dash: str = "solid", hover: str = ".4g", key: str = ""
 ) -> list[dict[str, Any]]:
@@ -121,19 +137,8 @@ def line(
     group = key or name
     traces: list[dict[str, Any]] = []
     if any(low < high for low, high in zip(curve.low, curve.high, strict=True)):
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": [*curve.steps, *reversed(curve.steps)],
-                "y": [*curve.high, *reversed(curve.low)],
-                "fill": "toself",
-                "fillcolor": f"{colour}/15",
-                "line": {"width": 0},
-                "hoverinfo": "skip",
-                "legendgroup": group,
-            }
-        )
+        shade = band(curve.steps, curve.low, curve.high, f"{colour}/15")
+        traces.append({**shade, "legendgroup": group})
     traces.append(
         {
             "type": "scatter",

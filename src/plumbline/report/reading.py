@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.experiments.comparing import MethodRow, Table, table_of
-from plumbline.experiments.probing import DIAGNOSTICS, FINAL_FILE, read_rows
+from plumbline.experiments.files import read_rows
+from plumbline.experiments.probing import DIAGNOSTICS, FINAL_FILE
 from plumbline.experiments.recipe import MethodPart, Recipe
 from plumbline.experiments.running import METRICS, RESULT, RunResult, RunSpec, read_result
 

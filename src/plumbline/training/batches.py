@@ -201,8 +201,9 @@ class PrivateChunk:
         return self._owner.fetch(self.indices)
 
     def losses(self) -> Tensor:
-        """Each record's loss, ``[R]``."""
-        return self._owner.loss(self._owner.model, self.data)
+        """Each record's loss, ``[R]``, with the random numbers of its other passes."""
+        with self._batch.same_random_numbers(self._place):
+            return self._owner.loss(self._owner.model, self.data)
 
     def parameters(self) -> Mapping[str, Tensor]:
         """The trainable parameters by name."""

@@ -7,37 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from plumbline import models
 from plumbline.data import Splits
 from plumbline.diagnostics import Sample
 from plumbline.experiments.recipe import Recipe
-from plumbline.experiments.running import LOSS, RunSpec, load_data
-from plumbline.training import Private, make_private
+from plumbline.experiments.running import RunSpec, load_data, started
+from plumbline.training import Private
 
 
-def started(recipe: Recipe, seed: int) -> tuple[RunSpec, Private, Splits]:
+def first_run(recipe: Recipe, seed: int) -> tuple[RunSpec, Private, Splits]:
     """The run of the recipe's first row before its first step, and its data."""
     spec = RunSpec(recipe, recipe.methods[0], seed)
     splits = load_data(spec)
-    torch.manual_seed(seed)
-    model = models.build(spec.model.name, **spec.model.options)
-    private = make_private(
-        model,
-        spec.optimizer.build(model),
-        splits.train,
-        loss=LOSS,
-        method=spec.method.build(),
-        budget=recipe.budget.budget(),
-        accountant=recipe.budget.accountant,
-        relation=recipe.budget.relation,
-        sensitive_features=splits.train.sensitive_features,
-        seed=seed,
-        deterministic=True,
-    )
-    return spec, private, splits
+    return spec, started(spec, splits), splits
 
 
 def sample(private: Private, index: Tensor) -> Sample:

@@ -21,7 +21,7 @@ from plumbline.diagnostics import Hessian, excessive_risk, risk_gap_bounds, spec
 from plumbline.experiments.pool import Told
 from plumbline.experiments.recipe import Part, Recipe, RecipeError
 from plumbline.experiments.studies.base import Measurements, over_runs, study
-from plumbline.experiments.studies.one_run import sample, started
+from plumbline.experiments.studies.one_run import first_run, sample
 from plumbline.experiments.studies.settings import checked
 from plumbline.training import Private
 from plumbline.undefined import Number, Undefined
@@ -89,7 +89,7 @@ def _summary(readings: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _readings(recipe: Recipe, part: RiskBoundsPart, seed: int) -> Iterator[dict[str, float]]:
-    _, private, splits = started(recipe, seed)
+    _, private, splits = first_run(recipe, seed)
     features = splits.train.sensitive_features
     if features is None or len(splits.groups) != 2:
         raise RecipeError(f"The bounds are for two groups; {splits.name} has {splits.groups}.")

@@ -22,7 +22,7 @@ from plumbline.experiments.pool import Told
 from plumbline.experiments.probing import Probing
 from plumbline.experiments.recipe import Part, ProbePart, Recipe
 from plumbline.experiments.studies.base import Measurements, over_runs, study
-from plumbline.experiments.studies.one_run import sample, started
+from plumbline.experiments.studies.one_run import first_run, sample
 from plumbline.experiments.studies.settings import checked
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
@@ -77,7 +77,7 @@ def _trained(
 ) -> dict[int, dict[str, float]]:
     """What was found at the end of each epoch that was looked at, after 0 before training."""
     probe = ProbePart(every=10**9, records=part.records, measure=("symmetry",))
-    spec, private, splits = started(recipe.model_copy(update={"probe": probe}), seed)
+    spec, private, splits = first_run(recipe.model_copy(update={"probe": probe}), seed)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "diagnostics.jsonl").unlink(missing_ok=True)
     probing = Probing.of(spec, private, splits, folder)

@@ -109,20 +109,10 @@ def _fan(study: Study, title: str) -> Figure | None:
     low, first, middle, third, high = (quantile(q) for q in ("0.05", "0.25", "0.5", "0.75", "0.95"))
     if not middle.steps:
         return None
-    traces: list[dict[str, Any]] = []
-    for below, above, strength in ((low, high, 14), (first, third, 28)):
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": [*above.steps, *reversed(below.steps)],
-                "y": [*above.mean, *reversed(below.mean)],
-                "fill": "toself",
-                "fillcolor": f"@c5/{strength}",
-                "line": {"width": 0},
-                "hoverinfo": "skip",
-            }
-        )
+    traces = [
+        f.band(middle.steps, below.mean, above.mean, f"@c5/{strength}")
+        for below, above, strength in ((low, high, 14), (first, third, 28))
+    ]
     traces += f.line("median", Curve(middle.steps, middle.mean, middle.mean, middle.mean), "@c5")
     bound = curve(readings, lambda row: at(row, "norms", "clip"))
     keys = [Key("median", "@c5", "line")]
