@@ -107,6 +107,8 @@ def comparison(made: Table) -> Shown:
     titles += [] if each or not several else ["lowest", "highest"]
     tested = made.tests is not None
     shown = table(*titles, "loss", *(["p"] if tested else []), "time")
+    for place, column in enumerate(shown.columns):
+        column.no_wrap = place > 0  # a long title goes on in the next line, a number never does
     for row in made.rows:
         cells = [f"{row.epsilon:.3g}", points(row.seeds.overall["accuracy"])]
         by_group = {group: row.seeds.by_group[group]["accuracy"] for group in groups}

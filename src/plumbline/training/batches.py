@@ -126,6 +126,10 @@ class PrivateBatch:
             _states={},
         )
 
+    def untouched(self) -> PrivateBatch:
+        """The same batch, to be looked at: what is drawn there is not remembered here."""
+        return replace(self, _states={})
+
     @contextmanager
     def same_random_numbers(self, place: tuple[int, int]) -> Iterator[None]:
         """Gives a chunk the random numbers (dropout masks) of its first pass in all passes."""

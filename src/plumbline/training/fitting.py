@@ -152,7 +152,8 @@ class _Watch:
 def _mean_loss(model: nn.Module, batch: PrivateBatch) -> float:
     """The mean of the batch's finite losses, as the step will see them."""
     with no_trace(model), torch.no_grad():
-        losses = torch.cat([chunk.losses().detach().double().cpu() for chunk in batch.chunks()])
+        seen = batch.untouched().chunks()
+        losses = torch.cat([chunk.losses().detach().double().cpu() for chunk in seen])
     return float(losses[torch.isfinite(losses)].mean())
 
 
