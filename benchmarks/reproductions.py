@@ -1,7 +1,7 @@
 """docs/reproductions.md: every reproduction that has been made here, with its verdicts.
 
-`python -m benchmarks.reproductions [NAME[:SIZE] ...]` makes those named (what is finished below
-runs/ is not repeated), keeps each as benchmarks/results/reproductions/NAME.md, and writes the page
+`python -m benchmarks.reproductions [NAME[:SIZE] ...]` makes those named (what is finished in
+the folder of runs is not repeated), keeps each as benchmarks/results/reproductions/NAME.md, and writes the page
 from all that are kept.
 """
 
@@ -32,6 +32,7 @@ def main() -> None:
     """Makes, keeps, writes the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="such as 004-table-4:paper; quick unless said")
+    parser.add_argument("--out", default="runs", help="where runs are kept")
     options = parser.parse_args()
     console = Console()
     KEPT.mkdir(parents=True, exist_ok=True)
@@ -42,7 +43,7 @@ def main() -> None:
             found = reproduce(
                 name,
                 chosen,
-                "runs",
+                options.out,
                 told=lambda p, s=status, n=name: s.update(f"{n}: {p.done} of {p.total} runs"),
             )
         (KEPT / f"{name}.md").write_text(str(found), encoding="utf-8")
