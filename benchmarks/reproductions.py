@@ -1,8 +1,8 @@
 """docs/reproductions.md: every reproduction that has been made here, with its verdicts.
 
 `python -m benchmarks.reproductions [NAME[:SIZE] ...]` makes those named (what is finished in
-the folder of runs is not repeated), keeps each as benchmarks/results/reproductions/NAME.md, and writes the page
-from all that are kept.
+the folder of runs is not repeated), keeps each as benchmarks/results/reproductions/NAME.md, and
+writes the page from all that are kept.
 """
 
 from __future__ import annotations

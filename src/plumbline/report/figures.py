@@ -83,7 +83,10 @@ def group_keys(groups: Sequence[str]) -> list[Key]:
 
 
 def axis(title: str = "", **options: Any) -> dict[str, Any]:
-    """An axis of the page's look; no automatic margins, which take plotly three layouts."""
+    """An axis of the page's look, without what takes plotly a second layout.
+
+    That is automatic margins, and looking for labels that reach over the edge.
+    """
     return {
         "title": {"text": title, "font": {"size": 13}},
         "gridcolor": "@grid",
@@ -91,6 +94,7 @@ def axis(title: str = "", **options: Any) -> dict[str, Any]:
         "zeroline": False,
         "ticks": "",
         "fixedrange": True,
+        "ticklabeloverflow": "allow",
         **options,
     }
 

@@ -6,6 +6,7 @@
   var drawn = {};
   var printing = false;
   var CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, doubleClick: false };
+  var TURN = 200; // milliseconds of drawing before the reader's input is looked at again
   var TOKEN = /^@([a-z][a-z0-9]*)(?:\/(\d+))?$/;
 
   // Colours: tokens of the figures are replaced by the theme's, and only where a colour stands.
@@ -106,7 +107,8 @@
     });
   }
 
-  // What is on the screen at once, the rest one at a time, so that the page can be read meanwhile.
+  // What is on the screen at once, the rest a few at a time, so that the page can be read meanwhile;
+  // not one at a time, since the browser lays the page out and paints it after each turn.
   function drawAll() {
     var paint = palette();
     var waiting = plots().filter(isShown);
@@ -117,13 +119,13 @@
     });
     root.dataset.first = Math.round(performance.now());
     function next() {
-      var div = waiting.shift();
-      if (div) {
+      var start = performance.now();
+      while (waiting.length && performance.now() - start < TURN) {
+        var div = waiting.shift();
         if (!drawn[div.id] && isShown(div)) draw(div, paint);
-        setTimeout(next, 0);
-      } else {
-        root.dataset.drawn = Math.round(performance.now());
       }
+      if (waiting.length) setTimeout(next, 0);
+      else root.dataset.drawn = Math.round(performance.now());
     }
     setTimeout(next, 0);
   }

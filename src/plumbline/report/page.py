@@ -13,10 +13,9 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
 from plumbline.diagnostics import NOT_COVERED
 from plumbline.report import verdict
+from plumbline.report.bundle import plotly
 from plumbline.report.measured import bend, mean, rounded_up
 from plumbline.report.notes import NOTES
 from plumbline.report.reading import Study
@@ -40,6 +39,7 @@ def page(study: Study) -> str:
     figures: dict[str, Any] = {}
     body = "".join(_section(section, figures) for section in sections)
     heads = [("verdict", "The verdict"), *((one.name, one.title) for one in sections)]
+    kinds = {trace["type"] for figure in figures.values() for trace in figure["data"]}
     title = html.escape(study.recipe.name)
     return f"""<!doctype html>
 <html lang="en">
@@ -71,7 +71,7 @@ nothing is sent.</p></footer>
 </main>
 </div>
 <script type="application/json" id="figures">{script_json(figures)}</script>
-<script>{get_plotlyjs()}</script>
+<script>{plotly(kinds)}</script>
 <script>{_asset("page.js")}</script>
 </body>
 </html>

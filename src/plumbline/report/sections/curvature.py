@@ -167,8 +167,9 @@ def _landscape(study: Study, title: str) -> Figure | None:
                 "y": steps,
                 "z": losses,
                 "colorscale": [[0, "@c5"], [0.5, "@c2"], [1, "@surface"]],
+                "ncontours": 9,
                 "contours": {
-                    "coloring": "heatmap",
+                    "coloring": "fill",  # a heat map takes three times as long to draw
                     "showlabels": True,
                     "labelfont": {"color": "@text", "size": 11},
                 },
