@@ -3,10 +3,11 @@
 `python -m benchmarks.record_search mnist fashion-mnist cifar10` gives every way of clipping, on
 every kind of fixed public features and at every epsilon, the same number of trials, drawn alike,
 and judges them by 5,000 training records that are held out. The models are linear, so that a
-record's gradient is `(p - y) x^T` in closed form and a trial takes seconds; the factors are those
-of `plumbline.clipping`, the noise that of `plumbline.mechanism`. Results are added to
-benchmarks/results/record_search.json as they come; what is found goes into recipes/records, and
-only the runs of those recipes are reported. Epsilon covers none of the search.
+record's gradient is `(p - y) x^T` in closed form, and all trials of an epsilon are trained at once
+on the same batches, each with its own noise; the factors are those of `plumbline.clipping`, the
+noise multiplier that of `plumbline.mechanism`. Every trial is added to
+benchmarks/results/record_search.json; what is found goes into recipes/records, and only the runs of
+those recipes are reported. Epsilon covers none of the search.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,43 +33,41 @@ from plumbline.models import scattering
 RESULTS = Path(__file__).parent / "results" / "record_search.json"
 FEATURES = ("scattering", "pixels")
 METHODS = ("dpsgd", "automatic", "global_scaling")
+EPOCHS = {1.0: 30, 2.0: 45, 3.0: 60}
 EPSILONS = {"cifar10": (3.0,)}
-HELD_OUT, DELTA, MOMENTUM = 5000, 1e-5, 0.9
+BATCH, HELD_OUT, DELTA, MOMENTUM, CLASSES = 4096, 5000, 1e-5, 0.9, 10
+DECAYS = (0.98, 0.99, 0.995)
 
 
 @dataclass(frozen=True)
 class Trial:
     """A point of the search. `reach` is the learning rate times C: how far a record can pull."""
 
+    method: str
     reach: float
     clip: float
     bound: float
-    epochs: int
-    batch: int
-    averaging: float
 
     @classmethod
-    def drawn(cls, draw: random.Random) -> Trial:
-        """One for every method: what a method has no use for it does not look at."""
-        return cls(
-            reach=_log(draw, 0.15, 1.2),
-            clip=_log(draw, 0.05, 5.0),
-            bound=_log(draw, 10.0, 120.0),
-            epochs=draw.choice([20, 30, 45, 60]),
-            batch=draw.choice([2048, 4096, 8192]),
-            averaging=draw.choice([0.98, 0.99, 0.995]),
-        )
+    def drawn(cls, method: str, number: int) -> Trial:
+        """The same for every method: what a method has no use for it does not look at."""
+        draw = random.Random(number)
+        return cls(method, _log(draw, 0.15, 1.2), _log(draw, 0.05, 5.0), _log(draw, 10.0, 120.0))
 
-    def clipping(self, method: str) -> Clipping:
+    @property
+    def clipping(self) -> Clipping:
         """The strategy, as the method of that name has it."""
-        if method == "dpsgd":
+        if self.method == "dpsgd":
             return Flat(self.clip)
-        return Automatic(self.clip) if method == "automatic" else Global(self.clip, self.bound)
+        if self.method == "automatic":
+            return Automatic(self.clip)
+        return Global(self.clip, self.bound)
 
-    def learning_rate(self, method: str) -> float:
+    @property
+    def learning_rate(self) -> float:
         """Global scaling shortens everything by the bound, which the rate makes up for."""
         rate = self.reach / self.clip
-        return rate * self.bound / 40 if method == "global_scaling" else rate
+        return rate * self.bound / 40 if self.method == "global_scaling" else rate
 
 
 @dataclass(frozen=True)
@@ -99,61 +97,83 @@ class Task:
         train, judged = order[:-HELD_OUT], order[-HELD_OUT:]
         return cls(x[train], part.y[train], x[judged], part.y[judged])
 
+    def accuracy(self, weights: Tensor) -> list[float]:
+        """Of models `[K, classes, d + 1]`, on the records that judge, in percent."""
+        outputs = _outputs(self.judged_x, weights)
+        right = outputs.argmax(2) == self.judged_y[:, None]
+        return [100 * float(share) for share in right.float().mean(0)]
+
 
 @torch.no_grad()
-def accuracy(task: Task, epsilon: float, method: str, trial: Trial, seed: int = 0) -> float:
-    """Of the averaged weights, on the held-out records, in percent."""
+def trained(task: Task, epsilon: float, trials: list[Trial]) -> dict[float, Tensor]:
+    """The averaged weights of each trial, `[K, classes, d + 1]`, by the average's decay."""
     records, width = task.x.shape
-    rate, steps, noise = plan(epsilon, trial.epochs, trial.batch, records)
-    clipping, learning_rate = trial.clipping(method), trial.learning_rate(method)
-    generator = torch.Generator().manual_seed(seed)
-    bound = 1 / math.sqrt(width)
-    weights = torch.empty(10, width + 1).uniform_(-bound, bound, generator=generator)
-    speed, average = torch.zeros_like(weights), weights.clone()
+    plan = Budget(
+        epsilon=epsilon, delta=DELTA, epochs=EPOCHS[epsilon], expected_batch_size=BATCH
+    ).resolve(records)
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.empty(len(trials), CLASSES, width + 1)
+    weights.uniform_(-1 / math.sqrt(width), 1 / math.sqrt(width), generator=generator)
+    speed = torch.zeros_like(weights)
+    averages = {decay: weights.clone() for decay in DECAYS}
+    rates = torch.tensor([trial.learning_rate for trial in trials])[:, None, None]
+    scales = torch.tensor([trial.clipping.sensitivity for trial in trials])[:, None, None]
     lengths = (task.x.square().sum(1) + 1).sqrt()
-    for step in range(steps):
-        drawn = (torch.rand(records, generator=generator) < rate).nonzero()[:, 0]
+    for step in range(plan.steps):
+        drawn = (torch.rand(records, generator=generator) < plan.sampling_rate).nonzero()[:, 0]
         x = task.x[drawn]
-        error = torch.softmax(x @ weights[:, :-1].t() + weights[:, -1], 1)
-        error[torch.arange(len(drawn)), task.y[drawn]] -= 1
-        error *= clipping.factors(error.norm(dim=1) * lengths[drawn])[:, None]
-        total = torch.cat([error.t() @ x, error.sum(0)[:, None]], 1)
-        total += torch.randn(total.shape, generator=generator) * noise * clipping.sensitivity
-        speed.mul_(MOMENTUM).add_(total, alpha=1 / trial.batch)
-        weights.sub_(speed, alpha=learning_rate)
-        kept = min(trial.averaging, (1 + step) / (10 + step))
-        average.mul_(kept).add_(weights, alpha=1 - kept)
-    guesses = (task.judged_x @ average[:, :-1].t() + average[:, -1]).argmax(1)
-    return 100 * float((guesses == task.judged_y).float().mean())
+        error = torch.softmax(_outputs(x, weights), 2)  # [R, K, classes]
+        error[torch.arange(len(drawn)), :, task.y[drawn]] -= 1
+        norms = error.norm(dim=2) * lengths[drawn, None]
+        for place, trial in enumerate(trials):
+            error[:, place] *= trial.clipping.factors(norms[:, place])[:, None]
+        flat = error.flatten(1)
+        total = torch.cat([flat.t() @ x, flat.sum(0)[:, None]], 1).view_as(weights)
+        noise = torch.randn(weights.shape, generator=generator)
+        total += noise * scales * plan.noise_multiplier
+        speed.mul_(MOMENTUM).add_(total, alpha=1 / BATCH)
+        weights -= rates * speed
+        for decay, average in averages.items():
+            kept = min(decay, (1 + step) / (10 + step))
+            average.mul_(kept).add_(weights, alpha=1 - kept)
+    return averages
 
 
-@cache
-def plan(epsilon: float, epochs: int, batch: int, records: int) -> tuple[float, int, float]:
-    """The sampling rate, the number of steps and the noise multiplier."""
-    budget = Budget(epsilon=epsilon, delta=DELTA, epochs=epochs, expected_batch_size=batch)
-    made = budget.resolve(records)
-    return made.sampling_rate, made.steps, made.noise_multiplier
-
-
-def search(name: str, trials: int) -> Iterator[dict[str, Any]]:
-    """Every cell's trials, one row each."""
+def search(name: str, count: int) -> Iterator[dict[str, Any]]:
+    """Every trial of every cell, one row for each decay of its average."""
+    trials = [Trial.drawn(method, number) for method in METHODS for number in range(count)]
     for features in FEATURES:
         task = Task.load(name, features)
-        for epsilon in EPSILONS.get(name, (1.0, 2.0, 3.0)):
-            for number in range(trials):
-                trial = Trial.drawn(random.Random(number))
-                for method in METHODS:
-                    start = time.perf_counter()
+        for epsilon in EPSILONS.get(name, tuple(EPOCHS)):
+            start = time.perf_counter()
+            for decay, weights in trained(task, epsilon, trials).items():
+                for trial, accuracy in zip(trials, task.accuracy(weights), strict=True):
                     yield {
                         "task": name,
                         "epsilon": epsilon,
                         "features": features,
-                        "method": method,
-                        "accuracy": accuracy(task, epsilon, method, trial),
-                        "learning_rate": trial.learning_rate(method),
-                        "seconds": time.perf_counter() - start,
                         **asdict(trial),
+                        "learning_rate": float(f"{trial.learning_rate:.3g}"),
+                        "averaging": decay,
+                        "accuracy": round(accuracy, 2),
                     }
+            print(f"{name} {features} epsilon {epsilon:g}: {time.perf_counter() - start:.0f} s")
+
+
+def best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The best row of every cell."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        cell = tuple(row[key] for key in ("task", "epsilon", "features", "method"))
+        if cell not in found or row["accuracy"] > found[cell]["accuracy"]:
+            found[cell] = row
+    return list(found.values())
+
+
+def _outputs(x: Tensor, weights: Tensor) -> Tensor:
+    """`[R, d]` and `[K, classes, d + 1]` to `[R, K, classes]`."""
+    flat = weights.flatten(0, 1)
+    return (x @ flat[:, :-1].t() + flat[:, -1]).view(len(x), *weights.shape[:2])
 
 
 def _log(draw: random.Random, low: float, high: float) -> float:
@@ -164,7 +184,7 @@ def main() -> None:
     """Searches, keeps every row, prints the best of each cell."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("tasks", nargs="+", choices=["mnist", "fashion-mnist", "cifar10"])
-    parser.add_argument("--trials", type=int, default=8)
+    parser.add_argument("--trials", type=int, default=4)
     options = parser.parse_args()
     rows = json.loads(RESULTS.read_text()) if RESULTS.is_file() else []
     for name in options.tasks:
@@ -172,13 +192,7 @@ def main() -> None:
         for row in search(name, options.trials):
             rows.append(row)
             RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
-            print(json.dumps(row), flush=True)
-    best: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        cell = tuple(row[key] for key in ("task", "epsilon", "features", "method"))
-        if cell not in best or row["accuracy"] > best[cell]["accuracy"]:
-            best[cell] = row
-    for row in best.values():
+    for row in best(rows):
         print(row)
 
 

@@ -161,6 +161,10 @@ def test_commands_exist(page: Path, workplace: Path) -> None:
                 if todo == "run":
                     result = CliRunner().invoke(app, arguments)
                     assert result.exit_code == 0, f"{line}: {result.output}\n{result.exception!r}"
+            case ["torchrun", "--nproc-per-node", _, "-m", "plumbline", *arguments]:
+                parse(arguments)
+            case ["torchrun", "--nproc-per-node", _, script]:
+                assert script.startswith("my_"), line
             case ["make", *targets]:
                 known = re.findall(r"^([a-z][a-z-]*)(?= .*:|:)", makefile(), re.MULTILINE)
                 known += re.search(r"^\.PHONY: (.*)$", makefile(), re.MULTILINE)[1].split()  # type: ignore[index]

@@ -39,9 +39,11 @@ ALLOWED: dict[str, set[str]] = {
     "fairness": {"checks", "undefined"},
     "diagnostics": {"gradients", "evaluation", "clipping"} | SHARED,
     # on top
-    "experiments": CORE | {"data", "models", "fairness", "diagnostics"},
+    "auditing": {"mechanism", "sampling", "methods", "training", "fairness", "checks"},
+    "experiments": CORE | {"data", "models", "fairness", "diagnostics", "auditing"},
     "report": CORE | {"data", "models", "fairness", "diagnostics", "experiments"},
-    "cli": CORE | {"data", "models", "fairness", "diagnostics", "experiments", "report"},
+    "cli": CORE
+    | {"data", "models", "fairness", "diagnostics", "experiments", "report", "auditing"},
     "__main__": {"cli"},
     # the public names
     "__init__": CORE,

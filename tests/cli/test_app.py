@@ -11,18 +11,21 @@ from tests.cli.calling import Called
 
 COMMANDS = (
     "compare", "train", "diagnose", "tune", "reproduce", "report", "budget", "methods", "ledger",
+    "verify",
 )  # fmt: skip
 
 
 def test_help_lists_the_commands_in_order(call: Called) -> None:
     assert call("--help") == 0
-    places = [call.out.index(f"│ {name} ") for name in (*COMMANDS, "data")]
+    places = [call.out.index(f"│ {name} ") for name in (*COMMANDS, "audit", "data")]
     assert places == sorted(places)
     assert call() == 2
     assert "compare" in call.out
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, "data list", "data get"])
+@pytest.mark.parametrize(
+    "name", [*COMMANDS, "audit step", "audit run", "audit membership", "data list", "data get"]
+)
 def test_every_command_has_examples_and_json(call: Called, name: str) -> None:
     assert call(*name.split(), "--help") == 0
     assert f"plumbline {name}" in call.out.split("Examples")[1]

@@ -30,6 +30,7 @@ def test_a_run_leaves_everything_in_its_folder(call: Called, tmp_path: Path) -> 
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "settings.json", "result.json", "metrics.jsonl", "model.pt", "statement.txt", "ledger",
+        "manifest.json", "versions.json",
     }  # fmt: skip
     result = json.loads((folder / "result.json").read_text())
     assert result["steps"] == 12

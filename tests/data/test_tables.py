@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from plumbline.data import table_files
 from plumbline.data.base import Splits
 from plumbline.data.files import DataError
 from plumbline.data.tables import from_table
@@ -251,3 +252,34 @@ def test_parquet_without_pyarrow_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"pip install 'plumbline\[tables\]'"):
         from_table(table(tmp_path, name="people.parquet"), **DECLARED)
+
+
+def test_a_test_file_may_be_the_larger_one(tmp_path: Path) -> None:
+    train = table(tmp_path, ROWS[:8])
+    splits = from_table(train, test=table(tmp_path, name="later.csv"), **DECLARED)
+    assert (len(splits.train), len(splits.test)) == (7, len(ROWS) - 1)
+
+
+@pytest.mark.parametrize("cells", [1, 11, 40])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_in_pieces_it_is_the_same(
+    cells: int, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [line.replace("Oslo", "" if k == 5 else "Oslo") for k, line in enumerate(ROWS)]
+    path = table(tmp_path, rows)
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow.parquet")
+        pandas = pytest.importorskip("pandas")
+        path = path.with_suffix(suffix)
+        pandas.read_csv(table(tmp_path, rows)).to_parquet(path)
+    options = {"target": "approved", "sensitive": "sex", "categorical": ["city"], "missing": "drop"}
+    whole = from_table(path, **options)  # type: ignore[arg-type]
+    monkeypatch.setattr(table_files, "CELLS", cells)
+    pieces = from_table(path, **options)  # type: ignore[arg-type]
+    assert (whole.classes, whole.groups, whole.features, whole.constants) == (
+        pieces.classes, pieces.groups, pieces.features, pieces.constants,
+    )  # fmt: skip
+    for one, other in ((whole.train, pieces.train), (whole.test, pieces.test)):
+        assert torch.equal(one.x, other.x)  # type: ignore[arg-type]
+        assert torch.equal(one.y, other.y)
+        assert torch.equal(one.sensitive_features, other.sensitive_features)  # type: ignore[arg-type]

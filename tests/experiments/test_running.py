@@ -1,14 +1,17 @@
 """Runs: their folders, what interrupting does to them, what they measure."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from plumbline.experiments import RunSpec, run, running
+from plumbline import Ledger
+from plumbline.experiments import RunResult, RunSpec, run, running
 from plumbline.experiments.running import read_result
 from tests.experiments.small import recipe
+from tests.training.ranks import in_ranks, values
 
 
 def spec(method: int = 1, seed: int = 0, **changes: object) -> RunSpec:
@@ -105,3 +108,36 @@ def test_measuring_leaves_the_model_in_its_mode() -> None:
     first = running.measure(model, splits.test, splits.groups)
     assert model.training
     assert running.measure(model, splits.test, splits.groups) == first
+
+
+def test_two_processes_make_one_run(tmp_path: Path) -> None:
+    """Interrupted after six steps, saved once in between, and made to the end by one process."""
+
+    def begin(rank: int) -> int:
+        running._SAVE_SECONDS = 0.0 if rank == 0 else 1e9  # rank 0's clock decides
+        run(spec(), tmp_path, told=_interrupt_at(6))  # only rank 0 tells
+        return rank
+
+    ended = in_ranks(2, begin, tmp_path)
+    assert isinstance(ended[0].error, KeyboardInterrupt)
+    assert ended[1].error is not None
+    folder = tmp_path / spec().folder
+    assert torch.load(folder / "checkpoint.pt", weights_only=True)["steps_done"] >= 4
+    assert not (folder / "result.json").exists()
+
+    def end(rank: int) -> RunResult:
+        return run(spec(), tmp_path)
+
+    first, second = values(in_ranks(2, end, tmp_path))
+    assert first == second == read_result(folder)
+    assert first.steps == 10
+    assert "2 processes" in first.statement.replace("\n", " ")
+    assert sum(count for _, count in Ledger.read(folder / "ledger").entries()) == 10
+
+
+def _interrupt_at(last: int) -> Callable[[int, int], None]:
+    def told(step: int, steps: int) -> None:
+        if step == last:
+            raise KeyboardInterrupt
+
+    return told

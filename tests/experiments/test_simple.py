@@ -39,11 +39,11 @@ def test_every_row_is_a_valid_part_of_a_recipe(name: str) -> None:
 def test_a_row_of_its_own_size_spends_the_recipes_epsilon() -> None:
     one = with_simple_row(images())
     plain, row = one.methods[1], one.methods[-1]
-    budget = running._budget(RunSpec(one, row, 0), row.build(), 50_000)
+    budget = running.budget_of(RunSpec(one, row, 0), row.build(), 50_000)
     recipes = one.budget.budget().resolve(50_000)
     assert budget.epsilon == pytest.approx(recipes.epsilon)
     assert (budget.expected_batch_size, budget.epochs) == (4096, 30)
-    assert running._budget(RunSpec(one, plain, 0), plain.build(), 50_000) == one.budget.budget()
+    assert running.budget_of(RunSpec(one, plain, 0), plain.build(), 50_000) == one.budget.budget()
 
 
 def test_features_of_a_selection_are_those_of_the_whole(

@@ -70,6 +70,10 @@ def main() -> None:
         print(importlib.metadata.version("plumbline"))
         sys.exit(0)
     try:
+        if arguments[:1] != ["train"]:
+            from plumbline.cli.launched import refuse_several
+
+            refuse_several(shlex.join(["plumbline", *arguments]))
         code = app(args=arguments, standalone_mode=False, prog_name="plumbline")
         if code == 130:  # typer's word for a Ctrl-C that no command has caught
             say("stopped.")

@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING, Any
 from plumbline.cli.app import Stopped, WrongUse, aside, note, same_command
 from plumbline.cli.own_table import OwnTable
 from plumbline.cli.stopping import BetweenSteps, stopping_between_steps
-from plumbline.experiments.files import append_row, finite, kept_rows, write_text
+from plumbline.experiments.files import (
+    append_row,
+    finite,
+    kept_rows,
+    make_folder,
+    read_json,
+    write_json,
+    write_text,
+)
+from plumbline.training.checkpoint_file import remove_pair
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from plumbline.mechanism.calibration import Budget
     from plumbline.mechanism.ledger import Ledger
     from plumbline.methods import Method
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
 
 SETTINGS, RESULT, METRICS = "settings.json", "result.json", "metrics.jsonl"
 CHECKPOINT, MODEL, STATEMENT = "checkpoint.pt", "model.pt", "statement.txt"
+VERSIONS = "versions.json"
 SAVE_SECONDS = 20.0
 _POINTS = 10  # rows of metrics along a run
 
@@ -70,9 +78,9 @@ class OwnRun:
         self._keep_settings()
         result = self.folder / RESULT
         if result.is_file():
+            remove_pair(self.folder / CHECKPOINT)  # of a run that was killed when it had just ended
             note(f"This run is finished: its result is read from {self.folder}.")
-            read: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-            return read
+            return read_json(result)
         from plumbline.mechanism.ledger import Ledger
 
         with Ledger.open(self.ledger or self.folder / "ledger") as ledger:
@@ -82,13 +90,13 @@ class OwnRun:
                 found = self._result(private, seconds)
             finally:
                 private.close()
-        self._write(private.model, found)
+        self._write(private, ledger, found)
         return found
 
     def _keep_settings(self) -> None:
         path = self.folder / SETTINGS
         if path.is_file():
-            stored = json.loads(path.read_text(encoding="utf-8"))
+            stored = read_json(path)
             other = [
                 f"{name} is {self.settings.get(name)!r} now and was {stored.get(name)!r}"
                 for name in sorted(self.settings.keys() | stored.keys())
@@ -100,8 +108,8 @@ class OwnRun:
                     "another folder with --out, or the settings of that run to go on with it."
                 )
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(self.settings, indent=2) + "\n")
+        make_folder(self.folder)
+        write_json(path, self.settings)
 
     def _started(self, ledger: Ledger) -> Private:
         import torch
@@ -185,13 +193,19 @@ class OwnRun:
             "folder": str(self.folder),
         }
 
-    def _write(self, model: nn.Module, found: dict[str, Any]) -> None:
-        import torch
+    def _write(self, private: Private, ledger: Ledger, found: dict[str, Any]) -> None:
+        from plumbline.experiments.manifest import write_manifest
+        from plumbline.experiments.running import versions, write_model
 
-        torch.save(model.state_dict(), self.folder / MODEL)
+        write_json(self.folder / VERSIONS, versions())
+        write_model(private.model, self.folder / MODEL)
         write_text(self.folder / STATEMENT, found["statement"])
-        write_text(self.folder / RESULT, json.dumps(found, indent=2, allow_nan=False) + "\n")
-        (self.folder / CHECKPOINT).unlink(missing_ok=True)
+        text = json.dumps(found, indent=2, allow_nan=False) + "\n"
+        write_manifest(
+            self.folder, run=private.run, ledger=ledger.position, result=text, name=RESULT
+        )
+        write_text(self.folder / RESULT, text)
+        remove_pair(self.folder / CHECKPOINT)
 
 
 class _Log:

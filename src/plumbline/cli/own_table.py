@@ -7,7 +7,8 @@ refused before anything is computed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from plumbline.fairness import GroupReport
 
 MOST_CLASSES, MOST_GROUPS, MOST_CATEGORIES = 100, 30, 200
+_JUDGED_AT_ONCE = 4096
+_ENOUGH = 2000  # different values of a column that are told apart
 
 # What Python calls them, and what they are called here.
 _OPTIONS = {
@@ -74,8 +77,11 @@ class OwnTable:
         training = model.training
         model.eval()
         with torch.no_grad():
-            x, y = part.fetch(torch.arange(len(part)))
-            outcomes = Outcomes.from_logits(model(x), y)
+            pieces = [
+                model(part.fetch(index)[0])
+                for index in torch.split(torch.arange(len(part)), _JUDGED_AT_ONCE)
+            ]
+            outcomes = Outcomes.from_logits(torch.cat(pieces), part.y)
         model.train(training)
         values, names = self._features(part)
         return evaluate(outcomes, sensitive_features=values, names=names)
@@ -133,16 +139,14 @@ def read_own_table(
         for column in (target, *sensitive, *categorical, *drop):
             _column(table, column, path)
         _check_together(target, sensitive, drop)
-        used = [name for name in table.columns if name not in (target, *drop)]
+        used = [name for name in table.names if name not in (target, *drop)]
         if not used:
             raise WrongUse(f"{path} has no column beside the target '{target}' to learn from.")
-        absent = set(missing_values)
+        seen = _look(table, [target, *sensitive, *used], set(missing_values))
         found = tuple(
-            name
-            for name in used
-            if name not in (*sensitive, *categorical) and _holds_text(table, name, absent)
+            name for name in used if name not in (*sensitive, *categorical) and seen[name].words
         )
-        _check_sizes(table, target, sensitive, [*categorical, *found], absent)
+        _check_sizes(seen, target, sensitive, [*categorical, *found])
         splits = from_table(
             path,
             target=target,
@@ -165,7 +169,7 @@ def read_own_table(
 def _column(table: Table, name: str, path: Path) -> None:
     from plumbline.experiments.recipe import known
 
-    known(f"column of {path.name} called", name, list(table.columns))
+    known(f"column of {path.name} called", name, list(table.names))
 
 
 def _check_together(target: str, sensitive: Sequence[str], drop: Sequence[str]) -> None:
@@ -180,12 +184,37 @@ def _check_together(target: str, sensitive: Sequence[str], drop: Sequence[str]) 
         )
 
 
+@dataclass
+class _Seen:
+    """What a column holds: some of its different values, and some that are no numbers."""
+
+    values: set[str]
+    words: set[str]
+
+    @property
+    def count(self) -> str:
+        """How many different values, in words."""
+        return f"{len(self.values):,}" if len(self.values) < _ENOUGH else f"{_ENOUGH:,} or more"
+
+
+def _look(table: Table, names: Sequence[str], absent: set[str]) -> dict[str, _Seen]:
+    """Looks at every row of a table once."""
+    seen = {name: _Seen(set(), set()) for name in names}
+    for chunk in table.chunks():
+        for name, one in seen.items():
+            new = set(chunk.columns[name]) - absent
+            if len(one.values) < _ENOUGH:
+                one.values.update(itertools.islice(new, _ENOUGH))
+            if len(one.words) < _ENOUGH and not _all_numbers(new):
+                one.words.update(cell for cell in new if not _is_number(cell))
+    return seen
+
+
 def _check_sizes(
-    table: Table,
+    seen: Mapping[str, _Seen],
     target: str,
     sensitive: Sequence[str],
     categorical: Sequence[str],
-    absent: set[str],
 ) -> None:
     """Refuses columns with too many values for what they are used as."""
     for name, most, use, advice in (
@@ -196,37 +225,33 @@ def _check_sizes(
             for one in categorical
         ),
     ):
-        values = set(table.columns[name]) - absent
-        if len(values) > most:
+        one = seen[name]
+        if len(one.values) > most:
             raise WrongUse(
-                f"The column '{name}' is {use} and has {len(values):,} different values, such as "
-                f"{_some(table, name, absent)}; at most {most} are allowed. {advice}"
-                f"{_nearly_numbers(table, name, absent)}."
+                f"The column '{name}' is {use} and has {one.count} different values, such as "
+                f"{', '.join(sorted(one.values)[:3])}; at most {most} are allowed. {advice}"
+                f"{_nearly_numbers(one)}."
             )
-        if name == target and len(values) < 2:
+        if name == target and len(one.values) < 2:
             raise WrongUse(f"The target '{name}' has one value only; there is nothing to learn.")
 
 
-def _holds_text(table: Table, name: str, absent: set[str]) -> bool:
-    return any(not _is_number(cell) for cell in table.columns[name] if cell not in absent)
-
-
-def _some(table: Table, name: str, absent: set[str]) -> str:
-    return ", ".join(sorted(set(table.columns[name]) - absent)[:3])
-
-
-def _nearly_numbers(table: Table, name: str, absent: set[str]) -> str:
+def _nearly_numbers(seen: _Seen) -> str:
     """A hint for a column of numbers in which some word stands for a missing one."""
-    words = {cell for cell in table.columns[name] if cell not in absent and not _is_number(cell)}
-    if len(words) != 1:
+    if len(seen.words) != 1:
         return ""
-    word = next(iter(words))
+    (word,) = seen.words
     return f", or, if {word!r} stands for a missing number, say --missing-value {word!r}"
 
 
-def _is_number(cell: str) -> bool:
+def _all_numbers(cells: set[str]) -> bool:
     try:
-        float(cell)
+        for cell in cells:
+            float(cell)
     except ValueError:
         return False
     return True
+
+
+def _is_number(cell: str) -> bool:
+    return _all_numbers({cell})

@@ -29,26 +29,28 @@ def run_of_recipe(
     json_: bool,
 ) -> None:
     """Makes the run and shows it."""
+    from plumbline.cli.launched import launched
     from plumbline.cli.train import show_run
     from plumbline.experiments.running import RunSpec
 
     recipe = _with_budget(recipe_at(name), budget)
     part = _changed(recipe, method, settings, learning_rate)
     spec = RunSpec(recipe, part, recipe.seeds[0] if seed is None else seed)
-    result = make(spec, out / recipe.name)
-    show_run(
-        {
-            "method": result.method,
-            "seed": result.seed,
-            "epsilon": result.epsilon,
-            "steps": result.steps,
-            "seconds": result.seconds,
-            "report": result.report.plain(),
-            "statement": result.statement,
-            "folder": str(out / recipe.name / result.folder),
-        },
-        json_,
-    )
+    with launched():
+        result = make(spec, out / recipe.name)
+        show_run(
+            {
+                "method": result.method,
+                "seed": result.seed,
+                "epsilon": result.epsilon,
+                "steps": result.steps,
+                "seconds": result.seconds,
+                "report": result.report.plain(),
+                "statement": result.statement,
+                "folder": str(out / recipe.name / result.folder),
+            },
+            json_,
+        )
 
 
 def make(spec: RunSpec, folder: Path) -> RunResult:

@@ -43,6 +43,7 @@ _DATA, _PRIVACY, _TRAINING, _OUTPUT = "Data", "Privacy", "Training", "Output"
         "plumbline train --data my.csv --target income --sensitive sex --sensitive race "
         "--epsilon 1 --method global-adapt --set clip=0.5 --epochs 20",
         "plumbline train demo-untuned --method DPSGD   (a run of that recipe)",
+        "torchrun --nproc-per-node 2 -m plumbline train demo-untuned   (by two processes)",
     )
 )
 def train(
@@ -238,9 +239,11 @@ def train(
     if target is None:
         raise WrongUse("--target is missing: which column of the table is to be predicted?")
 
+    from plumbline.cli.launched import refuse_several
     from plumbline.cli.own_run import OwnRun
     from plumbline.cli.own_table import read_own_table
 
+    refuse_several("a run on the table")
     name = method_named(method or METHOD)
     values = settings_of(name, set_ or [])
     absent = ("", *(missing_value or []))

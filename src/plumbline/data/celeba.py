@@ -101,7 +101,8 @@ def _columns(path: Path, wanted: Mapping[str, str]) -> tuple[list[str], list[Ten
     The csv has a line of names first; the txt has the number of images on a line before it, and no
     name for the first column.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
+    with reading(File(path.name), path):
+        lines = path.read_text(encoding="utf-8").splitlines()
     comma = path.suffix == ".csv"
     first = 0 if comma else 1
     rows = [line.split(",") if comma else line.split() for line in lines[first:]]
@@ -109,7 +110,11 @@ def _columns(path: Path, wanted: Mapping[str, str]) -> tuple[list[str], list[Ten
     if not comma:
         header = ["", *header]
     for option, name in wanted.items():
-        check_one_of(option, name, header[1:])
+        if name not in header[1:]:
+            raise ValueError(
+                f"{option} is {name!r}; it must be one of {', '.join(map(repr, header[1:]))}, the "
+                f"attributes in {path}."
+            )
     for number, row in enumerate(rows, start=first + 2):
         if len(row) != len(header):
             raise DataError(
@@ -169,7 +174,8 @@ def _divided(
     """The records of the training and of the test part, and how they were chosen."""
     path = data_folder(folder) / _csv_or_txt(PARTITION, folder).path
     if division != "random" and path.is_file():
-        cells = path.read_text(encoding="utf-8").replace(",", " ").split()
+        with reading(File(path.name), path):
+            cells = path.read_text(encoding="utf-8").replace(",", " ").split()
         part_of = dict(zip((Path(one).stem for one in cells[::2]), cells[1::2], strict=False))
         part_of = {name: part for name, part in part_of.items() if part in ("0", "1", "2")}
         train, test = (

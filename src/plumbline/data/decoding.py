@@ -95,8 +95,8 @@ def unpacked(
 def _mapped(path: Path, shape: tuple[int, ...]) -> Bytes | None:
     """The array in the file; None if there is none, or another."""
     try:
-        array: Bytes = np.load(path, mmap_mode="r")
-    except (OSError, ValueError):
+        array: Bytes = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception:  # none there, or one that was damaged, which can look like anything
         return None
     return array if array.shape == shape and array.dtype == np.uint8 else None
 

@@ -9,8 +9,10 @@ occupation, and 30,273 women, of whom 9,903 have.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from plumbline.data.base import Constant, Part, Splits, dataset
 from plumbline.data.encoding import codes, one_hot, split
@@ -67,11 +69,13 @@ def dutch(
         seed: Decides which records are for training.
     """
     columns = _read(folder)
-    binary = [codes(columns[name], COLUMNS[name], name)[:, None] for name in _BINARY]
-    hot = [one_hot(columns[name], COLUMNS[name], name) for name in _HOT]
-    x = torch.cat([*binary, *hot], 1)
-    y = codes(columns["occupation"], COLUMNS["occupation"], "occupation")
-    female = codes(columns["sex"], COLUMNS["sex"], "sex")
+
+    def coded(name: str) -> Tensor:
+        return codes(columns[name], COLUMNS[name], name, _row)
+
+    hot = [one_hot(columns[name], COLUMNS[name], name, _row) for name in _HOT]
+    x = torch.cat([*(coded(name)[:, None] for name in _BINARY), *hot], 1)
+    y, female = coded("occupation"), coded("sex")
     train, test = split(len(y), test_fraction, torch.Generator("cpu").manual_seed(seed))
     return Splits(
         "dutch",
@@ -84,11 +88,16 @@ def dutch(
     )
 
 
+def _row(row: int) -> str:
+    return f"row {row + 1} of {Path(FILE.path).name}"
+
+
 def _read(folder: str | os.PathLike[str] | None) -> dict[str, list[str]]:
     (path,) = locate("dutch", [FILE], folder)
     with reading(FILE, path):
         head, _, body = path.read_text("ascii").partition("@data")
-    names = [line.split()[1] for line in head.splitlines() if line.startswith("@attribute")]
+    words = (line.split() for line in head.splitlines())
+    names = [line[1] for line in words if line[:1] == ["@attribute"] and len(line) > 1]
     lines = body.split()
     cells = ",".join(lines).split(",")
     if names != list(COLUMNS) or len(lines) != ROWS or len(cells) != ROWS * len(names):

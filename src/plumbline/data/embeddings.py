@@ -61,8 +61,10 @@ def glove_vectors(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> Tenso
         raise DataError(f"{source} has none of the {len(vocabulary.words):,} words.")
     vectors = torch.zeros(len(vocabulary), width)
     try:
-        rows = np.array(list(found.values()), np.float32)
+        rows = np.array(list(found.values()), np.float64)
     except ValueError as error:
         raise DataError(f"{source} is no GloVe text file: {error}.") from error
-    vectors[torch.tensor(list(found))] = torch.from_numpy(rows)
+    if not (np.abs(rows) <= np.finfo(np.float32).max).all():  # nor is NaN
+        raise DataError(f"{source} has numbers that are not finite: it is damaged.")
+    vectors[torch.tensor(list(found))] = torch.from_numpy(rows.astype(np.float32))
     return vectors

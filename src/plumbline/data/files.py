@@ -124,10 +124,13 @@ def reading(file: File, path: Path) -> Iterator[None]:
     """Turns what a damaged file does to its reader into an error that names the file."""
     try:
         yield
+    except DataError:
+        raise
     except (
         EOFError,
         LZMAError,
         OSError,  # gzip's own errors are among them
+        RuntimeError,  # of zipfile: a password is wanted, or a method that it does not have
         UnicodeDecodeError,
         tarfile.TarError,
         zipfile.BadZipFile,

@@ -104,7 +104,9 @@ def _read(path: Path, folder: Folder) -> tuple[Bytes, Tensor]:
                 numbers = np.lib.format.read_array(stream, allow_pickle=False).astype(np.int64)
             with reading(file, path), archive.open("data.npy") as stream:
                 shape, offset = _shape(stream, path), stream.tell()
-        except ValueError as error:
+        except DataError:
+            raise
+        except Exception as error:  # numpy reads a header as Python, and fails in as many ways
             raise DataError(f"{path} has no arrays of numbers in it: {error}") from error
         of = labels(numbers - 1, CLASSES, path)
         if shape != (len(of), PIXELS):

@@ -1,94 +1,158 @@
-"""Reads csv and parquet files into columns of text, with the rows' places for errors.
+"""Reads csv and parquet files in pieces of columns of text, with the rows' places for errors.
 
 Every cell is text here, as in a csv file: what a column means is the caller's to say. Missing cells
-are empty text.
+are empty text. A table is never in memory as a whole: whoever needs more than one look at it reads
+it again, so that what is held depends on the columns and not on how many rows there are.
 """
 
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plumbline.data.files import DataError, File, reading
 
+CELLS = 1 << 18  # of one piece, at most: some 15 MB of text
+
 
 @dataclass(frozen=True)
-class Table:
-    """Columns of text and where their rows are from.
+class Chunk:
+    """Some rows of a table.
 
     Attributes:
-        columns: The cells by column, each ``[n]``.
-        rows: The place of each row, in words, ``[n]``.
+        columns: The cells by column, each ``[R]``.
+        rows: The rows' places in the file, ``[R]``, counted from 0 without the header.
     """
 
     columns: dict[str, list[str]]
-    rows: list[str]
+    rows: Sequence[int]
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def keep(self, places: list[int]) -> Table:
-        """The table of these rows only."""
+    def keep(self, places: Sequence[int]) -> Chunk:
+        """These rows only, by their places here."""
         columns = {name: [cells[k] for k in places] for name, cells in self.columns.items()}
-        return Table(columns, [self.rows[k] for k in places])
+        return Chunk(columns, [self.rows[k] for k in places])
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file that is read as often as it is looked at.
+
+    Attributes:
+        path: The file.
+        names: Its columns.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+
+    def chunks(self) -> Iterator[Chunk]:
+        """All rows, in pieces.
+
+        Raises:
+            DataError: If the file is damaged, or a csv row has too many or few cells.
+        """
+        first = 0
+        with reading(File(self.path.name), self.path):
+            for columns in _reader(self.path)(self.path, max(1, CELLS // len(self.names))):
+                count = len(columns[self.names[0]])
+                yield Chunk(columns, range(first, first + count))
+                first += count
+
+    def where(self, row: int) -> str:
+        """A row's place, in words."""
+        return f"row {row + 1} of {self.path.name}"
 
 
 def read_table(path: str | os.PathLike[str]) -> Table:
     """A csv or parquet file, by the ending of its name.
 
     Raises:
-        DataError: If it is none of the two, is damaged, or a csv row has too many or few cells.
+        DataError: If it is none of the two, is damaged at its beginning, or has no rows.
     """
     file = Path(path)
     if not file.is_file():
         raise DataError(f"There is no file {file}. Give the path of a csv or parquet file.")
-    readers = {".csv": _read_csv, ".parquet": _read_parquet}
+    with reading(File(file.name), file):
+        start = next(_reader(file)(file, 1), None)
+    if not start:
+        raise DataError(f"{file} has no rows.")
+    return Table(file, tuple(start))
+
+
+Pieces = Callable[[Path, int], Iterator[dict[str, list[str]]]]
+
+
+def _reader(file: Path) -> Pieces:
+    readers: dict[str, Pieces] = {".csv": _read_csv, ".parquet": _read_parquet}
     if file.suffix.lower() not in readers:
         raise DataError(
             f"{file} is no table that can be read; its name must end in .csv or .parquet."
         )
-    with reading(File(file.name), file):
-        columns = readers[file.suffix.lower()](file)
-    count = len(next(iter(columns.values()))) if columns else 0
-    if not count:
-        raise DataError(f"{file} has no rows.")
-    return Table(columns, [f"row {row + 1} of {file.name}" for row in range(count)])
+    return readers[file.suffix.lower()]
 
 
-def _read_csv(path: Path) -> dict[str, list[str]]:
+def _read_csv(path: Path, size: int) -> Iterator[dict[str, list[str]]]:
     with path.open(encoding="utf-8-sig", newline="") as stream:
         lines = csv.reader(stream, skipinitialspace=True)
-        names = [name.strip() for name in next(lines, [])]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise DataError(f"{path} has more than one column called {', '.join(twice)}.")
-        rows = [row for row in lines if row]
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(names):
-            raise DataError(
-                f"Row {number} of {path} has {len(row)} cells where the header has {len(names)}: "
-                "the file is damaged, or its cells are not separated by commas."
-            )
-    return {name: [row[place].strip() for row in rows] for place, name in enumerate(names)}
+        try:
+            names = [name.strip() for name in next(lines, [])]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise DataError(f"{path} has more than one column called {', '.join(twice)}.")
+            done = 0
+            rows = (row for row in lines if row)
+            while piece := list(itertools.islice(rows, size)):
+                if set(map(len, piece)) != {len(names)}:
+                    place = next(k for k, row in enumerate(piece) if len(row) != len(names))
+                    raise DataError(
+                        f"Row {done + place + 1} of {path} has {len(piece[place])} cells where the "
+                        f"header has {len(names)}: the file is damaged, or its cells are not "
+                        "separated by commas."
+                    )
+                done += len(piece)
+                cells = zip(*piece, strict=True)
+                yield {name: _stripped(of) for name, of in zip(names, cells, strict=True)}
+        except csv.Error as error:
+            raise OSError(str(error)) from error
 
 
-def _read_parquet(path: Path) -> dict[str, list[str]]:
+def _stripped(cells: Sequence[str]) -> list[str]:
+    """The cells without blanks around them; most columns have none anywhere, which is soon seen."""
+    words = "".join(cells)
+    if words.split(maxsplit=1) == [words]:
+        return list(cells)
+    return [cell.strip() for cell in cells]
+
+
+def _read_parquet(path: Path, size: int) -> Iterator[dict[str, list[str]]]:
     try:
-        from pyarrow import ArrowInvalid, parquet
+        from pyarrow import ArrowException, parquet
     except ImportError as error:
         raise ImportError(
             "Reading parquet files needs pyarrow: pip install 'plumbline[tables]'. Or convert the "
             "file to csv."
         ) from error
     try:
-        table = parquet.read_table(path)
-    except ArrowInvalid as error:
+        # Without a memory map: a file that is cut short must be an error, not the process's end.
+        with parquet.ParquetFile(path, memory_map=False) as file:
+            for batch in file.iter_batches(batch_size=size):
+                names = batch.schema.names
+                if batch.num_rows:
+                    yield {
+                        name: [_text(cell) for cell in batch.column(place).to_pylist()]
+                        for place, name in enumerate(names)
+                    }
+    except (ArrowException, OverflowError, ValueError) as error:
         raise OSError(str(error)) from error
-    return {name: [_text(cell) for cell in table[name].to_pylist()] for name in table.column_names}
 
 
 def _text(cell: Any) -> str:

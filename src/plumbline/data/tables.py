@@ -2,24 +2,27 @@
 
 Categories and ranges are best declared. What is not declared is taken from the training rows (rare
 categories, minimum and maximum), which epsilon does not cover: the run works, and its privacy
-statement lists it.
+statement lists it. The file is read three times in pieces (which rows are complete, what the
+training rows hold, their numbers), so that beside the numbers themselves little is in memory.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from plumbline.data.base import Constant, Part, Splits
-from plumbline.data.encoding import check_one_of, codes, one_hot, split, to_unit_range
+from plumbline.data.encoding import Where, check_one_of, codes, one_hot, split, to_unit_range
 from plumbline.data.files import DataError
-from plumbline.data.table_files import Table, read_table
+from plumbline.data.table_files import Chunk, Table, read_table
 
 
 def from_table(
@@ -70,28 +73,36 @@ def from_table(
     table = read_table(path)
     names = [target, *([sensitive] if sensitive is not None else []), *categories, *(ranges or {})]
     _check_names(table, [*names, *drop], path)
-    used = [name for name in table.columns if name in (target, sensitive) or name not in drop]
-    train = _complete(table, used, missing, missing_values)
+    used = [name for name in table.names if name in (target, sensitive) or name not in drop]
+    rows = _complete(table, used, missing, missing_values)
     if test is None:
         generator = torch.Generator("cpu").manual_seed(seed)
-        parts = split(len(train), test_fraction, generator)
-        train, other = (train.keep(part.tolist()) for part in parts)
+        order, later = split(len(rows), test_fraction, generator)
+        training, own, other = len(order), _Rows(table, rows[torch.cat([order, later])]), None
+        testing = len(later)
     else:
-        other = read_table(test)
-        _check_names(other, used, test)
-        other = _complete(other, used, missing, missing_values)
-    if not len(train) or not len(other):
+        second = read_table(test)
+        _check_names(second, used, test)
+        training, own = len(rows), _Rows(table, rows)
+        other = _Rows(second, _complete(second, used, missing, missing_values))
+        testing = len(other.rows)
+    if not training or not testing:
         raise DataError(
-            f"{path} leaves {len(train)} training and {len(other)} test rows; both must be there."
+            f"{path} leaves {training} training and {testing} test rows; both must be there."
         )
     features = [name for name in used if name != target and name not in drop]
     numeric = [name for name in features if name not in categories]
     _check_kinds(numeric, categories, dict(ranges or {}), target)
-    encoder = _Encoder(train, target, sensitive, features, categories, dict(ranges or {}), classes)
+    encoder = _Encoder(
+        own, training, target, sensitive, features, categories, dict(ranges or {}), classes
+    )
+    everything = encoder.records(own)
     return Splits(
         Path(path).stem,
-        encoder.part(train),
-        encoder.part(other),
+        _part(everything, slice(training)),
+        _part(everything, slice(training, None))
+        if other is None
+        else _part(encoder.records(other), slice(None)),
         classes=encoder.classes,
         groups=encoder.groups,
         constants=encoder.constants,
@@ -99,12 +110,51 @@ def from_table(
     )
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of a table, in an order of their own: those for training first.
+
+    Attributes:
+        table: The table.
+        rows: Their places in it, ``[n]``.
+    """
+
+    table: Table
+    rows: Tensor
+
+    def where(self, chunk: Chunk) -> Where:
+        """From a place in a chunk to the row in words."""
+        return lambda place: self.table.where(chunk.rows[place])
+
+    def pieces(self) -> Iterator[tuple[Chunk, Tensor]]:
+        """The rows as they come in the file, and the place that each has here, ``[R]``."""
+        order = self.rows.argsort()
+        found = self.rows[order]
+        for chunk in self.table.chunks():
+            first = chunk.rows[0]
+            ends = torch.tensor([first, first + len(chunk)])
+            start, end = torch.searchsorted(found, ends).tolist()
+            if end - start < len(chunk):
+                chunk = chunk.keep((found[start:end] - first).tolist())
+            if len(chunk):
+                yield chunk, order[start:end]
+
+
+_Records = tuple[Tensor, Tensor, Tensor | None]
+
+
+def _part(records: _Records, cut: slice) -> Part:
+    x, y, group = records
+    return Part(x[cut], y[cut], None if group is None else group[cut])
+
+
 class _Encoder:
     """Everything that turns rows into numbers, declared or taken from the training rows."""
 
     def __init__(
         self,
-        train: Table,
+        rows: _Rows,
+        training: int,
         target: str,
         sensitive: str | None,
         features: list[str],
@@ -114,19 +164,16 @@ class _Encoder:
     ) -> None:
         self._target, self._sensitive, self._features = target, sensitive, features
         self._declared = {name for name, values in categories.items() if values is not None}
+        numeric = [name for name in features if name not in categories and name not in ranges]
+        unknown = [name for name, values in categories.items() if values is None]
+        wanted = [*unknown, *([target] if classes is None else [])]
+        found = _Found.of(rows, training, numeric, wanted)
         self._values = {
-            name: sorted(set(train.columns[name])) if values is None else values
+            name: sorted(found.values[name]) if values is None else values
             for name, values in categories.items()
         }
-        self._ranges = ranges | {
-            name: (float(numbers.min()), float(numbers.max()))
-            for name in features
-            if name not in categories and name not in ranges
-            for numbers in [_numbers(train, name)]
-        }
-        self.classes = tuple(
-            sorted(set(train.columns[target])) if classes is None else _texts(classes)
-        )
+        self._ranges = ranges | found.ranges
+        self.classes = tuple(sorted(found.values[target]) if classes is None else _texts(classes))
         self.groups = () if sensitive is None else tuple(self._values[sensitive])
         self.names = tuple(name for feature in features for name in self._named(feature))
         coded = [name for name in self._values if name in features or name == sensitive]
@@ -136,21 +183,28 @@ class _Encoder:
             *_constants("the classes of", [target], set() if classes is None else {target}),
         )
 
-    def part(self, table: Table) -> Part:
-        """The rows of a table as records."""
-        rows = table.rows.__getitem__
-        x = torch.cat([self._encoded(table, name) for name in self._features], 1)
-        y = codes(table.columns[self._target], self.classes, self._target, rows)
-        if self._sensitive is None:
-            return Part(x, y)
-        return Part(x, y, codes(table.columns[self._sensitive], self.groups, self._sensitive, rows))
+    def records(self, rows: _Rows) -> _Records:
+        """The rows as numbers: x ``[n, features]``, y ``[n]`` and the groups ``[n]``."""
+        x = torch.empty(len(rows.rows), len(self.names))
+        y = torch.empty(len(x), dtype=torch.int64)
+        group = None if self._sensitive is None else torch.empty_like(y)
+        for chunk, places in rows.pieces():
+            x[places] = torch.cat([self._encoded(rows, chunk, name) for name in self._features], 1)
+            y[places] = self._codes(rows, chunk, self._target, self.classes)
+            if self._sensitive is not None and group is not None:
+                group[places] = self._codes(rows, chunk, self._sensitive, self.groups)
+        return x, y, group
 
-    def _encoded(self, table: Table, name: str) -> Tensor:
+    def _codes(self, rows: _Rows, chunk: Chunk, name: str, values: Sequence[str]) -> Tensor:
+        return codes(chunk.columns[name], values, name, rows.where(chunk))
+
+    def _encoded(self, rows: _Rows, chunk: Chunk, name: str) -> Tensor:
         if name in self._ranges:
-            return to_unit_range(_numbers(table, name), self._ranges[name])[:, None]
-        cells, values = table.columns[name], self._values[name]
+            numbers = _numbers(rows, chunk, name)
+            return to_unit_range(numbers, self._ranges[name])[:, None]
+        cells, values = chunk.columns[name], self._values[name]
         if name in self._declared:
-            return one_hot(cells, values, name, table.rows.__getitem__)
+            return one_hot(cells, values, name, rows.where(chunk))
         # A category that only test rows have is a row of zeros. (No cell is a blank.)
         known = set(values)
         cells = [cell if cell in known else " " for cell in cells]
@@ -160,6 +214,34 @@ class _Encoder:
         if name in self._ranges:
             return [name]
         return [f"{name}={value}" for value in self._values[name]]
+
+
+@dataclass
+class _Found:
+    """What rows hold: the ends of numeric columns, and the values of others."""
+
+    ranges: dict[str, tuple[float, float]]
+    values: dict[str, set[str]]
+
+    @classmethod
+    def of(
+        cls, rows: _Rows, training: int, numeric: Sequence[str], others: Sequence[str]
+    ) -> _Found:
+        """Looks once at those of the rows that are for training."""
+        found = cls({}, {name: set() for name in others})
+        for chunk, places in rows.pieces() if numeric or others else ():
+            own = (places < training).nonzero()[:, 0]
+            for name in numeric if len(own) else ():
+                numbers = _numbers(rows, chunk, name)[own]
+                low, high = found.ranges.get(name, (math.inf, -math.inf))
+                found.ranges[name] = (
+                    min(low, float(numbers.min())),
+                    max(high, float(numbers.max())),
+                )
+            for name in others:
+                cells = chunk.columns[name]
+                found.values[name].update(cells[place] for place in own.tolist())
+        return found
 
 
 def _categories(
@@ -188,11 +270,11 @@ def _texts(values: Iterable[object]) -> list[str]:
 
 
 def _check_names(table: Table, names: Sequence[str], path: str | os.PathLike[str]) -> None:
-    unknown = [name for name in dict.fromkeys(names) if name not in table.columns]
+    unknown = [name for name in dict.fromkeys(names) if name not in table.names]
     if unknown:
         raise ValueError(
             f"{os.fspath(path)} has no column {', '.join(map(repr, unknown))}; its columns are "
-            f"{', '.join(table.columns)}."
+            f"{', '.join(table.names)}."
         )
 
 
@@ -214,40 +296,56 @@ def _check_kinds(
             raise ValueError(f"The range of '{name}' is ({low}, {high}); low must be below high.")
 
 
-def _complete(table: Table, used: Sequence[str], missing: str, values: Sequence[str]) -> Table:
-    """The rows in which no cell of the columns in use is missing."""
+def _complete(table: Table, used: Sequence[str], missing: str, values: Sequence[str]) -> Tensor:
+    """The places of the rows in which no cell of the columns in use is missing, ``[n]``."""
     absent = set(values)
-    gaps: dict[int, str] = {}
-    for name in used:
-        gaps |= {k: name for k, cell in enumerate(table.columns[name]) if cell in absent}
-    if not gaps:
-        return table
-    if missing == "error":
-        row = min(gaps)
+    kept, count, gaps, first = [], 0, 0, None
+    for chunk in table.chunks():
+        here = {
+            place: name
+            for name in used
+            if not absent.isdisjoint(chunk.columns[name])
+            for place, cell in enumerate(chunk.columns[name])
+            if cell in absent
+        }
+        if here and first is None:
+            first = here[min(here)], table.where(chunk.rows[min(here)])
+        count, gaps = count + len(chunk), gaps + len(here)
+        whole = np.ones(len(chunk), bool)
+        whole[list(here)] = False
+        kept.append(torch.from_numpy(chunk.rows[0] + np.flatnonzero(whole)))
+    if first is not None and missing == "error":
+        name, row = first
         raise DataError(
-            f"The column '{gaps[row]}' has no value in {table.rows[row]}; {len(gaps):,} of "
-            f"{len(table):,} rows have such cells. Fill them, leave these rows out with "
-            'missing="drop", or the column with drop=[...].'
+            f"The column '{name}' has no value in {row}; {gaps:,} of {count:,} rows have such "
+            'cells. Fill them, leave these rows out with missing="drop", or the column with '
+            "drop=[...]."
         )
-    return table.keep([row for row in range(len(table)) if row not in gaps])
+    return torch.cat(kept)
 
 
-def _numbers(table: Table, name: str) -> Tensor:
-    """A numeric column, ``[n]`` of float64."""
-    numbers = []
-    for row, cell in enumerate(table.columns[name]):
-        try:
-            number = float(cell)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number):
-            raise DataError(
-                f"The column '{name}' has {cell!r} in {table.rows[row]}, which is no finite "
-                "number. If the column is categorical, name it in categorical=; if it is of no "
-                "use, in drop=."
-            )
-        numbers.append(number)
-    return torch.tensor(numbers, dtype=torch.float64)
+def _numbers(rows: _Rows, chunk: Chunk, name: str) -> Tensor:
+    """A numeric column, ``[R]`` of float64."""
+    cells = chunk.columns[name]
+    try:
+        numbers = np.array(list(map(float, cells)))
+    except ValueError:
+        numbers = np.array([math.nan])
+    if not np.isfinite(numbers).all():
+        place = next(place for place, cell in enumerate(cells) if not _is_finite(cell))
+        raise DataError(
+            f"The column '{name}' has {cells[place]!r} in {rows.where(chunk)(place)}, which is no "
+            "finite number. If the column is categorical, name it in categorical=; if it is of no "
+            "use, in drop=."
+        )
+    return torch.from_numpy(numbers)
+
+
+def _is_finite(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
 
 
 def _constants(what: str, names: Iterable[str], declared: set[str]) -> list[Constant]:

@@ -148,9 +148,11 @@ class Evaluation(Stateful, ABC):
         needs_public: Whether it needs public data.
         limit: The most records it takes at once, where its memory grows with them.
         together: Whether it lets BatchNorm take the rows of a record together.
+        reads_released: Whether it computes with released gradients as whole vectors.
     """
 
     slot: ClassVar[Slot]
+    reads_released: ClassVar[bool] = False
     needs_public: ClassVar[bool] = False
     together: ClassVar[bool] = False
     limit: int | None = None
@@ -163,6 +165,11 @@ class Evaluation(Stateful, ABC):
     @property
     def unbounded_reason(self) -> str | None:
         """Why there is no guarantee with it, or None."""
+        return None
+
+    @property
+    def one_process_reason(self) -> str | None:
+        """Why several processes cannot share the records of a step, or None."""
         return None
 
     def queries(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:

@@ -81,6 +81,10 @@ class RecordMomentum(Evaluation):
         if not 0 < self.rate <= 1:
             raise ValueError(f"rate is {self.rate!r}; it must be above 0 and at most 1.")
 
+    @property
+    def one_process_reason(self) -> str | None:
+        return "it keeps a momentum for every record, in the memory of one process"
+
     def before(self, batch: Batch, ask: Ask) -> Asking:
         if batch.sampling_rate != 1:
             raise ValueError(
@@ -128,6 +132,7 @@ class OuterMomentum(Evaluation):
     momentum: Update = field(default_factory=dict, init=False, repr=False)
 
     slot = "update"
+    reads_released = True
     state = ("momentum",)
     keeps = "the outer momentum"
 

@@ -34,6 +34,7 @@ class DpSam(Evaluation):
     _offset: Update = field(default_factory=dict, init=False, repr=False)
 
     slot = "weights"
+    reads_released = True
 
     def __post_init__(self) -> None:
         check_not_negative("radius", self.radius)
@@ -74,6 +75,7 @@ class DpSat(Evaluation):
     _chunks: int = field(default=0, init=False, repr=False)
 
     slot = "weights"
+    reads_released = True
     state = ("previous",)
     keeps = "the previous released gradient"
 
@@ -88,6 +90,12 @@ class DpSat(Evaluation):
             "DP-SAT as released leaves one perturbation in the weights for every physical chunk "
             "after the first, which tells the realised batch size without noise"
         )
+
+    @property
+    def one_process_reason(self) -> str | None:
+        if not self.as_released:
+            return None
+        return "DP-SAT as released moves the weights by its own count of physical chunks"
 
     def gradients(self, chunk: Chunk) -> PerSampleGradients:
         offset = self._offset()
@@ -150,6 +158,7 @@ class GradientNormPenalty(Evaluation):
     _direction: Update = field(default_factory=dict, init=False, repr=False)
 
     slot = "weights"
+    reads_released = True
 
     def __post_init__(self) -> None:
         check_not_negative("penalty", self.penalty)

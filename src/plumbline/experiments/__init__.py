@@ -1,4 +1,4 @@
-"""Recipes, runs, comparisons, equal tuning, and the papers' tables."""
+"""Recipes, runs, comparisons, equal tuning, verification, and the papers' tables."""
 
 from plumbline.experiments.comparing import MethodRow, Table, compare
 from plumbline.experiments.pool import Progress
@@ -7,6 +7,7 @@ from plumbline.experiments.reproducing import Reproduction, Verdict, reproduce
 from plumbline.experiments.running import RunResult, RunSpec, measure, run
 from plumbline.experiments.selecting import Selected, select
 from plumbline.experiments.tuning import Sensitivity, Trial, Tuning, tune
+from plumbline.experiments.verification import Verification, verify
 
 __all__ = [
     "MethodRow",
@@ -22,10 +23,12 @@ __all__ = [
     "Trial",
     "Tuning",
     "Verdict",
+    "Verification",
     "compare",
     "measure",
     "reproduce",
     "run",
     "select",
     "tune",
+    "verify",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from plumbline.experiments.files import write_json
+from plumbline.experiments.files import make_folder, write_json
 from plumbline.experiments.pool import Told, Workers
 from plumbline.experiments.recipe import Recipe
 from plumbline.experiments.running import RunResult, RunSpec
@@ -117,7 +117,7 @@ def compare(
     recipe = with_simple_row(recipe)
     specs = [RunSpec(recipe, method, seed) for seed in recipe.seeds for method in recipe.methods]
     root = Path(folder)
-    root.mkdir(parents=True, exist_ok=True)
+    make_folder(root)
     write_json(root / "recipe.json", recipe.model_dump(mode="json"))
     with Workers(workers) as pool:
         return table_of(recipe, pool.run(specs, root, told))

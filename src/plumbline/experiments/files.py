@@ -1,20 +1,40 @@
-"""Files of a run's folder: written whole or not at all, and rows that are appended along a run."""
+"""Files of a run's folder: written whole or not at all, and rows that are appended along a run.
+
+Guarantee: once ``write_text`` or another of these has returned, the content is on the disk; if it
+fails (a full disk, a folder that is read-only), what was at the path before is as it was.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from plumbline.training.checkpoint_file import advice, put
+
+
+class FileError(RuntimeError):
+    """A file of a run's folder could not be written or read; says what to do."""
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, and those above it, where there is none."""
+    with _in_words("make the folder", path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a file so that it is whole or not there."""
+    with _in_words("write", path):
+        put(path, data)
 
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file so that it is whole or not there."""
-    partial = path.with_suffix(path.suffix + ".part")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -22,9 +42,26 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        FileError: If there is none, naming the file.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise FileError(f"Cannot read {path}: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:  # a number too long, or nested too deeply
+        raise FileError(f"{path} is damaged: it is not JSON ({error}).") from error
+    if not isinstance(value, dict):
+        raise FileError(f"{path} is damaged: it holds a {type(value).__name__}, not an object.")
+    return value
+
+
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
     """Appends a row to a file of JSON lines."""
-    with path.open("a", encoding="utf-8") as stream:
+    with _in_words("append to", path), path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(row) + "\n")
 
 
@@ -33,10 +70,10 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_bytes().splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             break  # the last line of a run that was killed
         if "step" in row:
             rows.append(row)
@@ -59,3 +96,15 @@ def kept_rows(
 def finite(value: float) -> float | str:
     """JSON has no infinity: as a word."""
     return "inf" if math.isinf(value) else value
+
+
+@contextlib.contextmanager
+def _in_words(do: str, path: Path) -> Iterator[None]:
+    """Says what the system refused, where, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(
+            f"Cannot {do} {path}: {error.strerror}. What was there before is as it was, and what "
+            f"was spent is in the ledger. {advice(error)}, then give the same command again."
+        ) from error

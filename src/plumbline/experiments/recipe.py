@@ -1,19 +1,29 @@
 """A recipe: data, model, methods, budget, optimizer and seeds of an experiment, as a TOML file.
 
 Everything is checked where it enters, with the name of the field, what was given and what is
-allowed. A recipe is a value: what two recipes have in common is run once.
+allowed. A recipe is a value: what two recipes have in common is run once. (``strict=False`` below
+lets a file's list be a tuple; what is in it stays strict.)
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from plumbline import methods, models
 from plumbline.data.base import LOADERS
@@ -32,13 +42,33 @@ class RecipeError(ValueError):
     """A recipe that cannot be used, with the reason."""
 
 
+def _finite(value: Any) -> Any:
+    """Refuses what has no name in JSON, by which a run is known."""
+    parts = list(value.values()) if isinstance(value, dict) else value
+    if isinstance(parts, list):
+        for part in parts:
+            _finite(part)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a finite number")
+    return value
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_finite)]
+
+
 class Part(BaseModel):
-    """A part of a recipe: unknown fields are refused."""
+    """A part of a file of settings: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class DataPart(Part):
+class StrictPart(Part):
+    """A part of a recipe: values of another type are refused too, and never converted."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class DataPart(StrictPart):
     """Which data, by name, the options of its loader, and fixed public features in its place.
 
     Attributes:
@@ -49,7 +79,7 @@ class DataPart(Part):
     """
 
     name: str
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
     features: Literal["scattering"] | None = None
     scales: int = Field(default=2, ge=1)
 
@@ -59,11 +89,11 @@ class DataPart(Part):
         return known("data set", name, list(LOADERS))
 
 
-class ModelPart(Part):
+class ModelPart(StrictPart):
     """Which network, by name, and the options of its builder."""
 
     name: str
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
 
     @field_validator("name")
     @classmethod
@@ -71,12 +101,12 @@ class ModelPart(Part):
         return known("network", name, list(models.MODELS))
 
 
-class OptimizerPart(Part):
+class OptimizerPart(StrictPart):
     """Which optimizer, and its options."""
 
     name: Literal["sgd", "adam", "adamw", "nadam"] = "sgd"
     learning_rate: float = Field(gt=0)
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
 
     def build(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         """The optimizer of a model's trainable parameters."""
@@ -86,7 +116,7 @@ class OptimizerPart(Part):
         return made
 
 
-class BudgetPart(Part):
+class BudgetPart(StrictPart):
     """How much privacy, on how many steps; the fields of ``plumbline.Budget``."""
 
     epsilon: float | None = Field(default=None, gt=0)
@@ -115,7 +145,7 @@ class BudgetPart(Part):
         )
 
 
-class ProbePart(Part):
+class ProbePart(StrictPart):
     """Diagnostics of the training records, which epsilon does not cover.
 
     Attributes:
@@ -127,11 +157,11 @@ class ProbePart(Part):
 
     every: int = Field(ge=1)
     records: int = Field(default=256, ge=2)
-    measure: tuple[str, ...] = ("bias", "errors", "norms", "symmetry")
-    final: tuple[str, ...] = ()
+    measure: tuple[str, ...] = Field(default=("bias", "errors", "norms", "symmetry"), strict=False)
+    final: tuple[str, ...] = Field(default=(), strict=False)
 
 
-class TunePart(Part):
+class TunePart(StrictPart):
     """How every method is tuned: the same for all.
 
     Attributes:
@@ -144,11 +174,11 @@ class TunePart(Part):
     """
 
     trials: int = Field(default=20, ge=1)
-    seeds: tuple[int, ...] = Field(default=(1000,), min_length=1)
+    seeds: tuple[int, ...] = Field(default=(1000,), min_length=1, strict=False)
     validation: float = Field(default=0.2, gt=0, lt=1)
     objective: Literal["accuracy", "loss", "worst group accuracy", "worst group loss"] = "loss"
-    learning_rate: tuple[float, float] = (0.003, 30.0)
-    clip: tuple[float, float] = (0.03, 3.0)
+    learning_rate: tuple[float, float] = Field(default=(0.003, 30.0), strict=False)
+    clip: tuple[float, float] = Field(default=(0.03, 3.0), strict=False)
 
     @field_validator("learning_rate", "clip")
     @classmethod
@@ -161,7 +191,7 @@ class TunePart(Part):
 Origin = Literal["given", "paper", "tuned"]
 
 
-class MethodPart(Part):
+class MethodPart(StrictPart):
     """One row of a comparison: a method, its settings, and what it has instead of the recipe's.
 
     Attributes:
@@ -177,7 +207,7 @@ class MethodPart(Part):
     name: str
     label: str = ""
     origin: Origin = "given"
-    settings: dict[str, Any] = Field(default_factory=dict)
+    settings: Options = Field(default_factory=dict)
     learning_rate: float | None = Field(default=None, gt=0)
     optimizer: OptimizerPart | None = None
     data: DataPart | None = None
@@ -211,7 +241,7 @@ class MethodPart(Part):
         return made
 
 
-class Recipe(Part):
+class Recipe(StrictPart):
     """An experiment.
 
     Attributes:
@@ -238,8 +268,8 @@ class Recipe(Part):
     model: ModelPart
     budget: BudgetPart
     optimizer: OptimizerPart
-    methods: tuple[MethodPart, ...] = Field(min_length=1)
-    seeds: tuple[int, ...] = Field(min_length=1)
+    methods: tuple[MethodPart, ...] = Field(min_length=1, strict=False)
+    seeds: tuple[int, ...] = Field(min_length=1, strict=False)
     baseline: str | None = None
     log_every: int = Field(default=200, ge=1)
     averaging: float | None = Field(default=None, gt=0, lt=1)
@@ -269,7 +299,7 @@ class Recipe(Part):
             fields = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise RecipeError(f"The recipe {path} cannot be read: {error.strerror}.") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # not text, not TOML, or nested too deeply
             raise RecipeError(f"The recipe {path} is not valid TOML: {error}.") from error
         # A reproduction's file has its recipe within.
         within = "study" in fields and "settings" in fields

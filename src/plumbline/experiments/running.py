@@ -1,8 +1,8 @@
 """One run of a recipe: a method, a seed, a folder.
 
 The folder holds the recipe as run, versions, the metrics along the way, the ledger, the checkpoint,
-the privacy statement and the result. A run that was interrupted goes on from its checkpoint; one
-that is finished is not repeated. The result is written last, in one piece.
+the privacy statement, a manifest of all these and the result. A run that was interrupted goes on
+from its checkpoint; one that is finished is not repeated. The result is written last, in one piece.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import functools
 import hashlib
 import importlib.metadata
 import inspect
+import io
 import json
 import os
 import platform
@@ -29,7 +30,18 @@ from torch import nn
 from plumbline import data, models
 from plumbline.data import Part, Splits
 from plumbline.data.base import LOADERS
-from plumbline.experiments.files import append_row, finite, kept_rows, write_json, write_text
+from plumbline.experiments.files import (
+    FileError,
+    append_row,
+    finite,
+    kept_rows,
+    make_folder,
+    read_json,
+    write_bytes,
+    write_json,
+    write_text,
+)
+from plumbline.experiments.manifest import write_manifest
 from plumbline.experiments.probing import Probing
 from plumbline.experiments.recipe import (
     DataPart,
@@ -44,12 +56,14 @@ from plumbline.mechanism.ledger import Ledger
 from plumbline.methods import Method
 from plumbline.models import scattering
 from plumbline.training import Private, make_private, resume
+from plumbline.training.checkpoint_file import remove_pair
+from plumbline.training.distributed import Ranks
 from plumbline.training.fitting import StepInfo
 from plumbline.training.looking import evaluating
 
 RESULT, METRICS, CHECKPOINT, MODEL = "result.json", "metrics.jsonl", "checkpoint.pt", "model.pt"
 LOSS = nn.CrossEntropyLoss(reduction="none")
-_SAVE_SECONDS = 20.0
+_SAVE_SECONDS, _SAVE = 20.0, "save"
 _RESERVE = 50  # steps charged at a time: a disk may take longer to be sure than a step takes
 _EVALUATED_AT_ONCE = 4096
 
@@ -171,24 +185,40 @@ def run(
 ) -> RunResult:
     """Makes the run in its folder below ``root``, or reads its result if it is finished.
 
+    Where several processes make the run, all call this, and the first one has the folder.
+
     Args:
         spec: What to run.
         root: The folder of the experiment.
         told: Is told after every step how many are done, of how many.
     """
-    folder = Path(root) / spec.folder
-    if (finished := read_result(folder)) is not None:
-        return finished
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, ranks = Path(root) / spec.folder, Ranks.here()
+    with ranks.failing_together():
+        finished = ranks.from_first("the result", lambda: read_result(folder))
+        if finished is not None:
+            if ranks.first:  # of a run that was killed when it had just ended
+                remove_pair(folder / CHECKPOINT)
+            return finished
+        with _one_thread():
+            if not ranks.first:
+                _share_made(spec, folder)
+            return ranks.from_first("the end", lambda: _made(spec, folder, told))
+
+
+def _made(spec: RunSpec, folder: Path, told: Callable[[int, int], None] | None) -> RunResult:
+    make_folder(folder)
     write_json(folder / "recipe.json", {**spec.facts, "name": spec.recipe.name})
-    write_json(folder / "versions.json", _versions())
+    write_json(folder / "versions.json", versions())
     splits = load_data(spec)
-    with _one_thread(), Ledger.open(folder / "ledger", reserve=_RESERVE) as ledger:
+    with Ledger.open(folder / "ledger", reserve=_RESERVE) as ledger:
         private = started(spec, splits, ledger, folder / CHECKPOINT)
+        # A run that is killed before its first checkpoint would not be known again, if it is secure
+        # or goes on with another number of processes.
+        private.save(folder / CHECKPOINT)
         log = _Log(private, splits, folder, spec.recipe.log_every, told)
         probing = Probing.of(spec, private, splits, folder) if spec.recipe.probe else None
         private.fit([log, probing] if probing else [log], progress=False)
-        if private.steps_done < private.plan.steps:  # fit stops in good order when interrupted
+        if private.steps_done < private.stop:  # fit stops in good order when interrupted
             private.save(folder / CHECKPOINT)
             raise KeyboardInterrupt
         report = judged(private, splits)
@@ -208,9 +238,30 @@ def run(
     write_text(folder / "statement.txt", result.statement + "\n")
     with private.averaged() if spec.averaging is not None else nullcontext():
         write_model(private.model, folder / MODEL)
-    write_json(folder / RESULT, _plain_result(result))
-    (folder / CHECKPOINT).unlink(missing_ok=True)
+    text = json.dumps(_plain_result(result), indent=2) + "\n"
+    write_manifest(folder, run=private.run, ledger=ledger.position, result=text, name=RESULT)
+    write_text(folder / RESULT, text)
+    remove_pair(folder / CHECKPOINT)
     return result
+
+
+def _share_made(spec: RunSpec, folder: Path) -> None:
+    """Another rank's part in ``_made``: its share of every step; the first writes and judges."""
+    private = started(spec, load_data(spec), None, folder / CHECKPOINT)
+    private.save(folder / CHECKPOINT)
+    private.fit([lambda *_: _save_if_wished(private, folder)], progress=False)
+    if private.steps_done < private.stop:
+        private.save(folder / CHECKPOINT)
+        raise KeyboardInterrupt
+    private.close()
+
+
+def _save_if_wished(private: Private, folder: Path) -> bool:
+    """All ranks save after the same step: when the first one finds that it is time."""
+    wished = private.ranks.granted(_SAVE)
+    if wished:
+        private.save(folder / CHECKPOINT)
+    return wished
 
 
 @contextmanager
@@ -225,14 +276,44 @@ def _one_thread() -> Iterator[None]:
 
 
 def read_result(folder: Path) -> RunResult | None:
-    """The result of a finished run, or None."""
+    """The result of a finished run, or None.
+
+    Raises:
+        FileError: If it is damaged.
+    """
     path = folder / RESULT
     if not path.is_file():
         return None
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    report = stored.pop("report")
-    stored["epsilon"] = float(stored["epsilon"])
-    return RunResult(report=_read_report(report), **stored)
+    stored = read_json(path)
+    try:
+        report = _read_report(stored.pop("report"))
+        stored["epsilon"] = float(stored["epsilon"])
+        return RunResult(report=report, **stored)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FileError(
+            f"{path} is damaged: it has not the fields of a result ({error}). Restore it from a "
+            "copy, or delete the folder and make the run again."
+        ) from error
+
+
+def read_spec(folder: Path) -> RunSpec:
+    """What was run in a folder, from its settings.
+
+    Raises:
+        FileError: If they are damaged.
+        RecipeError: If they make no recipe.
+    """
+    path = folder / "recipe.json"
+    fields = read_json(path)
+    known = {name: fields[name] for name in Recipe.model_fields if fields.get(name) is not None}
+    rows = {"methods": [fields.get("method")], "seeds": [fields.get("seed")], "baseline": None}
+    recipe = Recipe.of({**known, **rows}, str(path))
+    held_out, noise_seed = fields.get("held_out"), fields.get("noise_seed", "own")
+    if not isinstance(held_out, float) or not (
+        noise_seed in ("own", None) or isinstance(noise_seed, int)
+    ):
+        raise FileError(f"{path} is damaged: held_out is {held_out!r}, noise_seed {noise_seed!r}.")
+    return RunSpec(recipe, recipe.methods[0], recipe.seeds[0], held_out, noise_seed)
 
 
 def load_data(spec: RunSpec) -> Splits:
@@ -316,7 +397,7 @@ def started(
     settings: dict[str, Any] = {
         "loss": LOSS,
         "method": method,
-        "budget": _budget(spec, method, len(splits.train)),
+        "budget": budget_of(spec, method, len(splits.train)),
         "accountant": spec.recipe.budget.accountant,
         "relation": spec.recipe.budget.relation,
         "sensitive_features": splits.train.sensitive_features,
@@ -326,12 +407,13 @@ def started(
         "averaging": spec.averaging,
     }
     made = spec.optimizer.build(model)
-    if checkpoint is not None and checkpoint.is_file():
+    there = Ranks.here().from_first("the folder", lambda: checkpoint and checkpoint.is_file())
+    if checkpoint is not None and there:
         return resume(checkpoint, model, made, splits.train, **settings)
     return make_private(model, made, splits.train, **settings)
 
 
-def _budget(spec: RunSpec, method: Method, records: int) -> Budget:
+def budget_of(spec: RunSpec, method: Method, records: int) -> Budget:
     """The recipe's budget for a row.
 
     A method without a guarantee gets the noise that DP-SGD would have. A row with a batch size or
@@ -395,7 +477,8 @@ class _Log:
             }
             append_row(self._folder / METRICS, row)
         if time.monotonic() - self._saved > _SAVE_SECONDS and info.step < info.steps:
-            private.save(self._folder / CHECKPOINT)
+            private.ranks.wish(_SAVE)
+        if _save_if_wished(private, self._folder):
             self._saved = time.monotonic()
 
 
@@ -437,7 +520,8 @@ def _short(part: BaseModel) -> dict[str, Any]:
     return part.model_dump(mode="json", exclude_defaults=True)
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """What a run is made with."""
     return {
         "plumbline": importlib.metadata.version("plumbline"),
         "torch": torch.__version__,
@@ -448,6 +532,7 @@ def _versions() -> dict[str, str]:
 
 def write_model(model: nn.Module, path: Path) -> None:
     """Writes the weights; read them with ``torch.load(path, weights_only=True)``."""
-    partial = path.with_suffix(".part")
-    torch.save(model.state_dict(), partial)
-    os.replace(partial, path)
+    # In memory first: torch does not say what a full disk has refused.
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    write_bytes(path, buffer.getvalue())

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plumbline.experiments.files import make_folder, write_text
 from plumbline.experiments.pool import Progress, Told, Workers
 from plumbline.experiments.recipe import MethodPart, Recipe, TunePart
 from plumbline.experiments.running import RunResult, RunSpec
@@ -98,7 +99,7 @@ class Tuning:
         import tomli_w
 
         root = Path(folder)
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
         told = {
             "objective": self.recipe.tune.objective,
             "not_covered": NOT_COVERED,
@@ -108,9 +109,9 @@ class Tuning:
             "sensitivity": {title: vars(one) for title, one in self.sensitivity.items()},
         }
         text = json.dumps(_finite(told), indent=2, allow_nan=False)
-        (root / "tuning.json").write_text(text + "\n", encoding="utf-8")
+        write_text(root / "tuning.json", text + "\n")
         fields = self.recipe.model_dump(mode="json", exclude_defaults=True)
-        (root / "tuned.toml").write_text(tomli_w.dumps(fields), encoding="utf-8")
+        write_text(root / "tuned.toml", tomli_w.dumps(fields))
         return root / "tuned.toml"
 
     def __str__(self) -> str:

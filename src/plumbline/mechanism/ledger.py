@@ -174,7 +174,10 @@ class Ledger:
             **accounting: `accountant` ("pld" or "rdp") and `relation`, as for
                 `plumbline.mechanism.accountant.epsilon`.
         """
-        return ledger_epsilon(self.entries(), delta=delta, **accounting)
+        try:
+            return ledger_epsilon(self.entries(), delta=delta, **accounting)
+        except LedgerError as error:
+            raise LedgerError(f"ledger {self.path}: {error}") from error
 
     def verify_position(self, position: Position) -> None:
         """Refuses a ledger that has lost what was charged before a checkpoint was made.

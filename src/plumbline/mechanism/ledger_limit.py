@@ -71,5 +71,8 @@ def ledger_epsilon(entries: Entries, *, delta: float, **accounting: Any) -> floa
     from plumbline.mechanism.accountant import epsilon
     from plumbline.mechanism.release import StepRelease
 
-    releases = [(StepRelease.from_dict(release), count) for release, count in entries]
+    try:
+        releases = [(StepRelease.from_dict(release), count) for release, count in entries]
+    except ValueError as error:
+        raise LedgerError(f"what was charged cannot be accounted: {error}") from error
     return epsilon(releases, delta=delta, **accounting)

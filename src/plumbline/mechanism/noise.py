@@ -62,21 +62,36 @@ def add_noise(
     """
     if not (math.isfinite(std) and std >= 0):
         raise ValueError(f"std is {std}; it must be a finite number, at least 0")
+    step = math.ldexp(std, -GRID_BITS)
+    if std > 0 and step < 2.0**-1000:
+        raise ValueError(f"std is {std}, too small for float64; rescale what is released")
+    total = as_vector(value, noise)
+    if std > 0:
+        total.div_(step).round_().add_(noise.to(total.device), alpha=2.0**GRID_BITS).mul_(step)
+    return in_place_of(value, total)
+
+
+def as_vector(value: Mapping[str, torch.Tensor], noise: torch.Tensor) -> torch.Tensor:
+    """All of a value in one float64 vector `[numel]`, once its noise is seen to fit.
+
+    Raises:
+        ValueError: if `noise` has another type or length, or if a value is not finite.
+    """
     wanted = sum(tensor.numel() for tensor in value.values())
     if noise.dtype != torch.float64 or noise.shape != (wanted,):
         raise ValueError(
             f"noise is {noise.dtype} of shape {tuple(noise.shape)}, but the value has {wanted} "
             f"entries in all; draw it with gaussian(stream, {wanted}) and do not scale or cast it"
         )
-    step = math.ldexp(std, -GRID_BITS)
-    if std > 0 and step < 2.0**-1000:
-        raise ValueError(f"std is {std}, too small for float64; rescale what is released")
     # One vector for all tensors: a network has many small ones, and each call costs more than they.
     total = torch.cat([_float64(tensor).reshape(-1) for tensor in value.values()])
     if not math.isfinite(total.sum().item()):
         raise _not_finite(value)
-    if std > 0:
-        total.div_(step).round_().add_(noise.to(total.device), alpha=2.0**GRID_BITS).mul_(step)
+    return total
+
+
+def in_place_of(value: Mapping[str, torch.Tensor], total: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The vector in the shapes, types and devices of `value`."""
     parts = torch.split(total, [tensor.numel() for tensor in value.values()])
     return {
         name: part.view(tensor.shape).to(device=tensor.device, dtype=tensor.dtype)

@@ -133,9 +133,15 @@ class SecureSource(RandomSource):
     __slots__ = ("__key", "__owner")  # and no __dict__, in which a key would be easily seen
     secure = True
 
-    def __init__(self) -> None:
-        """Draws a new key."""
-        self.__key = os.urandom(_KEY_BYTES)
+    def __init__(self, key: bytes | None = None) -> None:
+        """Draws a new key, or takes one of 32 bytes that the processes of a run have agreed on.
+
+        They must draw the same batches, and so share this; noise is drawn from a source of one's
+        own.
+        """
+        if key is not None and len(key) != _KEY_BYTES:
+            raise ValueError(f"the key has {len(key)} bytes; it must have {_KEY_BYTES}")
+        self.__key = os.urandom(_KEY_BYTES) if key is None else key
         self.__owner = process_identity()
 
     def once(self, domain: str, *position: int) -> Stream:

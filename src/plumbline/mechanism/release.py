@@ -222,4 +222,7 @@ def _expect_keys(data: Any, keys: set[str], what: str) -> None:
 def _number(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{what} is {value!r}, not a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{what} is {value}, more than any number that is computed with") from None

@@ -235,9 +235,9 @@ class Statement:
             else f"one {self.unit} in the data being exchanged for another"
         )
         return (
-            f"This training run protects {whom}{against}: it is differentially "
-            f"private with epsilon = {_up(self.epsilon)} and delta = {_plain(self.delta)} (about "
-            f"one in {round(1 / self.delta):,}). The protected difference is {change}."
+            f"This training run protects {whom}{against}: it is differentially private with "
+            f"epsilon = {rounded_up(self.epsilon)} and delta = {_plain(self.delta)} (about one "
+            f"in {round(1 / self.delta):,}). The protected difference is {change}."
         )
 
     def _meaning(self) -> str:
@@ -248,8 +248,8 @@ class Statement:
             if self.relation == "add_remove"
             else f"which of two known {self.unit}s is in the data"
         )
-        odds = math.exp(min(float(_up(self.epsilon).replace(",", "")), 50.0))
-        factor = _up(odds) if self.epsilon < 14 else "some millions of"
+        odds = math.exp(min(float(rounded_up(self.epsilon).replace(",", "")), 50.0))
+        factor = rounded_up(odds) if self.epsilon < 14 else "some millions of"
         percent = math.ceil(1e4 * (odds + self.delta) / (1 + odds)) / 100
         often = f"at most {percent:g}% of the time" if percent < 100 else "perhaps every time"
         return (
@@ -301,7 +301,7 @@ class Statement:
             sentences.append(f"The budget of the whole run is epsilon = {self.budget_epsilon:g}.")
         if self.other_epsilon is not None:
             other = _ACCOUNTANTS["rdp" if self.accountant == "pld" else "pld"]
-            value = "no bound" if math.isinf(self.other_epsilon) else _up(self.other_epsilon)
+            value = "no bound" if math.isinf(self.other_epsilon) else rounded_up(self.other_epsilon)
             sentences.append(
                 f"For comparison, {other}, another valid method, gives {value} for the same steps."
             )
@@ -362,7 +362,7 @@ def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _up(value: float) -> str:
+def rounded_up(value: float) -> str:
     """At least `value`, in three digits or, from 100 on, whole."""
     if value <= 0:
         return "0"

@@ -63,6 +63,10 @@ def magnitude_only(clip: float = 1.0) -> Method:
 class _Recombined(Method):
     """The direction of one of the true and the clipped mean gradient, the length of the other."""
 
+    @property
+    def reads_released(self) -> bool:
+        return True
+
     def queries(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
         return tuple(
             GaussianQuery(name=name, sensitivity=1.0, noise_multiplier=0.0)

@@ -71,6 +71,10 @@ class _FairLens(Method):
         )
 
     @property
+    def one_process_reason(self) -> str | None:
+        return "FairLens puts means over the whole batch into every record's loss"
+
+    @property
     def needs_groups(self) -> bool:
         return True
 

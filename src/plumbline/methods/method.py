@@ -51,6 +51,17 @@ class Method:
         return next((reason for reason in reasons if reason is not None), None)
 
     @property
+    def one_process_reason(self) -> str | None:
+        """Why several processes cannot share the records of a step, or None."""
+        reasons = [rule.one_process_reason for rule in self.evaluation]
+        return next((reason for reason in reasons if reason is not None), None)
+
+    @property
+    def reads_released(self) -> bool:
+        """Whether it computes with released gradients as whole vectors."""
+        return any(rule.reads_released for rule in self.evaluation)
+
+    @property
     def needs_groups(self) -> bool:
         """Whether it needs ``sensitive_features``."""
         return self.clipping.needs_groups

@@ -3,6 +3,7 @@
 from plumbline.training.batches import PrivateBatch
 from plumbline.training.checkpoint import CheckpointMismatch, resume, save
 from plumbline.training.checkpoint_file import CheckpointError
+from plumbline.training.distributed import RankFailed, RankLost, RanksDisagree
 from plumbline.training.fitting import Callback, StepInfo, StopFitting
 from plumbline.training.fixes import Fix, fixes, suggest_fixes
 from plumbline.training.losses import BatchLoss, batch_loss
@@ -21,6 +22,9 @@ __all__ = [
     "Private",
     "PrivateBatch",
     "PublicData",
+    "RankFailed",
+    "RankLost",
+    "RanksDisagree",
     "StepInfo",
     "StopFitting",
     "batch_loss",

@@ -2,16 +2,23 @@
 
 ``training`` alone passes a method's questions to the mechanism. Every question must be one that the
 method declared (its noise multiplier was charged); the noise scale comes only from the sensitivity
-that the question carries.
+that the question carries. Where several processes make a run, this is also where their parts of a
+value are added up, each with its own share of the noise: no part is ever seen without.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
 from torch import Tensor
 
-from plumbline.mechanism.noise import NoisePrefetcher, add_noise, gaussian, rounding_sensitivity
+from plumbline.mechanism.noise import NoisePrefetcher, add_noise, gaussian, in_place_of
 from plumbline.mechanism.random_source import RandomSource
 from plumbline.mechanism.release import GaussianQuery, Query
+from plumbline.mechanism.shared_noise import joined, noisy_share, shares_rounding_sensitivity
+from plumbline.training.distributed import Ranks
+from plumbline.training.distributed_shards import Shards
 
 
 class UndeclaredQuery(RuntimeError):
@@ -25,16 +32,43 @@ class Answers:
         source: Where randomness comes from.
         numel: How many values the gradient has, whose noise may be drawn ahead.
         steps: Up to which step noise is drawn ahead, in a thread; 0 for never.
+        ranks: The processes that have a part of each value; by default this one has all of it.
+        shards: The model's sharded parameters, if they are: gradients are answered in shards too.
     """
 
-    def __init__(self, source: RandomSource, numel: int, steps: int) -> None:
+    def __init__(
+        self,
+        source: RandomSource,
+        numel: int,
+        steps: int,
+        ranks: Ranks | None = None,
+        shards: Shards | None = None,
+    ) -> None:
+        self._ranks = Ranks() if ranks is None else ranks
+        self._shards = shards
         self._source = source
         self._gradient = NoisePrefetcher(source, numel, stop=steps)
 
     def answer(
-        self, query: Query, declared: tuple[GaussianQuery, ...], step: int, place: int
+        self,
+        query: Query,
+        declared: tuple[GaussianQuery, ...],
+        step: int,
+        place: int,
+        mark: str = "",
     ) -> dict[str, Tensor]:
-        """The value with noise; ``place`` counts the step's questions from 0."""
+        """The value with noise.
+
+        Several ranks meet here before they exchange anything: should one of them have failed by
+        now, to charge the step say, nothing of it is released.
+
+        Args:
+            query: The question, with this rank's part of the exact answer.
+            declared: The questions of a step.
+            step: Which step it is.
+            place: Which of its questions, from 0.
+            mark: What this rank tells the others.
+        """
         asked = query.asked
         if place >= len(declared) or (asked.name, asked.noise_multiplier) != (
             declared[place].name,
@@ -47,17 +81,39 @@ class Answers:
                 "what is charged: correct the method's `queries`."
             )
         value = query.value if not isinstance(query.value, Tensor) else {"value": query.value}
+        at = f"question {place + 1} of step {step}"
+        ranks = self._ranks
+        shards = None if isinstance(query.value, Tensor) else self._shards
+        alone = ranks.count == 1 and shards is None
         if asked.noise_multiplier == 0:
-            return dict(value)
+            if alone:
+                return dict(value)
+            # In float64, where the order of the parts hardly matters.
+            parts = {name: tensor.detach().double() for name, tensor in value.items()}
+            ranks.meet(at, mark)
+            total = _added_up(parts, ranks) if shards is None else shards.added_up(parts)
+            return {name: total[name].to(tensor.dtype) for name, tensor in value.items()}
         numel = sum(tensor.numel() for tensor in value.values())
         std = asked.noise_multiplier * asked.sensitivity
-        std = asked.noise_multiplier * (asked.sensitivity + rounding_sensitivity(std, numel))
+        slack = shares_rounding_sensitivity(std, numel, ranks.count)
+        std = asked.noise_multiplier * (asked.sensitivity + slack)
         if asked.name == "gradient" and asked.name not in [one.name for one in declared[:place]]:
             noise = self._gradient.take(step)
         else:
             noise = gaussian(self._source.once("noise", step, place), numel)
-        return add_noise(value, std, noise)
+        if alone:
+            return add_noise(value, std, noise)
+        share = noisy_share(value, std, noise, ranks.count)
+        ranks.meet(at, mark)
+        if shards is None:
+            return joined(ranks.sum(share), value, std, ranks.count)
+        return shards.joined(share, value, std)
 
     def close(self) -> None:
         """Lets go of the noise prepared ahead."""
         self._gradient.close()
+
+
+def _added_up(parts: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    flat = torch.cat([tensor.reshape(-1) for tensor in parts.values()])
+    return in_place_of(parts, ranks.sum(flat))

@@ -50,6 +50,9 @@ class Owner(Protocol):
 class PrivateBatch:
     """A step's Poisson batch, possibly empty.
 
+    Where several processes make a run, each has the whole batch and takes its share of the units in
+    ``chunks``, possibly none: every unit, with all of its records, is in one process's share.
+
     Attributes:
         step: The number of the step it is for.
         indices: The records' numbers, ``[R]``. Who is in a batch is private: do not publish it.
@@ -63,6 +66,7 @@ class PrivateBatch:
     _unit: Tensor | None = field(default=None, repr=False)  # of each record, [R], ascending
     _together: bool = field(default=False, repr=False)
     _states: dict[tuple[int, int], RandomState] = field(default_factory=dict, repr=False)
+    _share: tuple[int, int] = field(default=(0, 1), repr=False)  # which one, of how many
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -91,16 +95,17 @@ class PrivateBatch:
         most = self._owner.max_physical_batch
         if limit is not None:
             most = limit if most is None else min(most, limit)
-        for places in chunks(torch.arange(len(self.indices)), most, self._unit):
-            unit = places if self._unit is None else self._unit[places]
+        indices, unit_ids, units = self._own()
+        for places in chunks(torch.arange(len(indices)), most, units):
+            unit = places if units is None else units[places]
             first, last = int(unit[0]), int(unit[-1])
             yield PrivateChunk(
                 self,
                 self._owner,
                 place=(int(places[0]), len(places)),
-                indices=self.indices[places],
-                unit_ids=self.unit_ids[first : last + 1],
-                unit=None if self._unit is None else unit - first,
+                indices=indices[places],
+                unit_ids=unit_ids[first : last + 1],
+                unit=None if units is None else unit - first,
                 together=self._together,
             )
 
@@ -129,6 +134,18 @@ class PrivateBatch:
     def untouched(self) -> PrivateBatch:
         """The same batch, to be looked at: what is drawn there is not remembered here."""
         return replace(self, _states={})
+
+    def _own(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """This process's records ``[R]``, its units, and each record's unit among them, ``[R]``."""
+        which, shares = self._share
+        if shares == 1:
+            return self.indices, self.unit_ids, self._unit
+        # In turn over the batch, so that all have equally much to do.
+        unit_ids = self.unit_ids[which::shares]
+        if self._unit is None:
+            return self.indices[which::shares], unit_ids, None
+        records = (self._unit % shares == which).nonzero()[:, 0]
+        return self.indices[records], unit_ids, self._unit[records] // shares
 
     @contextmanager
     def same_random_numbers(self, place: tuple[int, int]) -> Iterator[None]:

@@ -10,6 +10,10 @@ new process does with them depends on the randomness:
 | secure | not made again; new ones come from a new key | as new steps |
 | ``seed`` and ``deterministic`` | made again, bit for bit | not again: the ledger knows them |
 | ``seed`` alone | not made again; new ones come from fresh positions | as new steps |
+
+Of several processes the first writes and reads, and all call ``save`` and ``resume``. A run may go
+on with another number of processes; their shares of the noise are then others, so that a
+deterministic run too goes on at fresh positions.
 """
 
 from __future__ import annotations
@@ -30,19 +34,22 @@ from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger, Position
 from plumbline.mechanism.release import StepRelease
+from plumbline.training.checkpoint_content import check_fields, fitting, sealed, unsealed
 from plumbline.training.checkpoint_file import (
     CheckpointError,
     read_file,
     read_partner,
     write_pair,
 )
+from plumbline.training.distributed import Ranks
+from plumbline.training.distributed_shards import cut_model_state, cut_optimizer_state, whole
 from plumbline.training.losses import Loss
-from plumbline.training.making import start
 from plumbline.training.private import Private
 from plumbline.training.public import PublicData
 from plumbline.training.records import Collate
 from plumbline.training.settings import Facts, differences, last_attempt, run_id
 from plumbline.training.setup import Method, Setup
+from plumbline.training.starting import start
 
 FORMAT = 1
 _KIND = "plumbline checkpoint"
@@ -65,7 +72,8 @@ class CheckpointMismatch(CheckpointError):
 def save(private: Private, path: str | os.PathLike[str], *, schedulers: Sequence[Any] = ()) -> None:
     """Writes a checkpoint of a run, in place of an earlier one at ``path``.
 
-    Between steps, so that everything in it is of one moment. It holds the model, the optimizer,
+    Between steps, so that everything in it is of one moment. Where several processes make the run,
+    all of them call this and the first one writes. It holds the model, the optimizer,
     the schedulers, the method's state and the run's position; of the noise and of the sampling no
     key, and no seed. State of single records, which few methods have, goes to ``<path>.PRIVATE``.
 
@@ -78,8 +86,30 @@ def save(private: Private, path: str | os.PathLike[str], *, schedulers: Sequence
         CheckpointError: If it cannot be written, or holds what ``torch.load(weights_only=True)``
             would refuse. What was at ``path`` is then as it was.
     """
-    if private.average is not None:
-        private.average.require_own_weights("save")
+    with private.ranks.failing_together():
+        if private.average is not None:
+            private.average.require_own_weights("save")
+        private.put_shards_back()
+        random = private.ranks.gathered("saving", _random_state() if private.seeded else None)
+        states = {
+            "model": private.model.state_dict(),
+            "optimizer": private.optimizer.state_dict(),
+            "average": None if private.average is None else private.average.state_dict(),
+        }
+        if private.sharded:
+            states = whole(states)
+        private.ranks.from_first(
+            "the checkpoint", lambda: _write(private, Path(path), schedulers, random, states)
+        )
+
+
+def _write(
+    private: Private,
+    path: Path,
+    schedulers: Sequence[Any],
+    random: Sequence[Any],
+    states: Mapping[str, Any],
+) -> None:
     state_of_records: dict[str, Any] = getattr(private.method, "private_state_dict", dict)()
     token = secrets.token_hex(8)
     position = None if private.ledger is None else private.ledger.position
@@ -95,20 +125,21 @@ def save(private: Private, path: str | os.PathLike[str], *, schedulers: Sequence
         "steps_done": private.steps_done,
         "charged": private.charged,
         "ledger": None if position is None else dataclasses.asdict(position),
-        "model": private.model.state_dict(),
-        "optimizer": private.optimizer.state_dict(),
+        **states,
         "schedulers": [scheduler.state_dict() for scheduler in schedulers],
         "method": private.method.state_dict(),
-        "average": None if private.average is None else private.average.state_dict(),
         "sampler": private.sampler_state(),
         "kernels": KERNELS.choices() if private.deterministic else None,
-        "random": _random_state() if private.seeded else None,
+        "random": random[0],
+        "random_of_others": list(random[1:]),
+        "ranks": private.ranks.count,
+        "processes": list(private.processes),
     }
     write_pair(
-        Path(path),
-        _to_bytes(content),
+        path,
+        _to_bytes(sealed(content)),
         token,
-        _to_bytes(state_of_records) if state_of_records else None,
+        _to_bytes(sealed(state_of_records)) if state_of_records else None,
     )
 
 
@@ -169,46 +200,55 @@ def resume(
         CheckpointError: If the checkpoint cannot be read, or is of an unknown format.
         LedgerDamaged: If the ledger lacks what was charged before the checkpoint was made.
     """
-    stored = _load(Path(path))
-    setup = Setup.of(
-        model,
-        optimizer,
-        dataset,
-        loss=loss,
-        method=method,
-        budget=budget,
-        accountant=accountant,
-        relation=relation,
-        sensitive_features=sensitive_features,
-        max_physical_batch=max_physical_batch,
-        seed=seed,
-        deterministic=deterministic,
-        ledger=ledger,
-        user_ids=user_ids,
-        collate=collate,
-        public=public,
-        averaging=averaging,
-        before=before,
-    )
-    found = differences(_settings(setup.facts, setup, schedulers), stored["settings"])
-    if not found and seed is not None and run_id(seed, setup.facts) != stored["run"]:
-        found = [f"the seed is {seed} here and another one in the checkpoint"]
-    _refuse(path, found)
-    plan = setup.plan(stored["plan"]["noise_multiplier"])
-    _refuse(path, differences(_planned(plan), stored["plan"]))
-    if ledger is not None:
-        ledger.verify_position(Position(**stored["ledger"]))
-    private = start(
-        setup,
-        plan,
-        run=stored["run"],
-        attempt=_attempt(setup, stored),
-        steps_done=stored["steps_done"],
-        charged=stored["charged"],
-        warnings=() if ledger is not None else (_NO_LEDGER,),
-    )
-    _take_up(private, stored, Path(path), schedulers)
-    return private
+    ranks = Ranks.here()
+    with ranks.failing_together():
+        data = ranks.from_first("the checkpoint", lambda: read_file(Path(path)))
+        stored = _load(data, Path(path))
+        setup = Setup.of(
+            model,
+            optimizer,
+            dataset,
+            loss=loss,
+            method=method,
+            budget=budget,
+            accountant=accountant,
+            relation=relation,
+            sensitive_features=sensitive_features,
+            max_physical_batch=max_physical_batch,
+            seed=seed,
+            deterministic=deterministic,
+            ledger=ledger,
+            user_ids=user_ids,
+            collate=collate,
+            public=public,
+            averaging=averaging,
+            before=before,
+        )
+        given = _settings(setup.facts, setup, schedulers)
+        if not ranks.first:  # only the first rank has the ledger
+            given["a ledger given"] = stored["settings"]["a ledger given"]
+        found = differences(given, stored["settings"])
+        if not found and seed is not None and run_id(seed, setup.facts) != stored["run"]:
+            found = [f"the seed is {seed} here and another one in the checkpoint"]
+        _refuse(path, found)
+        plan = setup.plan(stored["plan"]["noise_multiplier"])
+        _refuse(path, differences(_planned(plan), stored["plan"]))
+        if ledger is not None:
+            ledger.verify_position(Position(**stored["ledger"]))
+        private = start(
+            setup,
+            plan,
+            ranks,
+            run=stored["run"],
+            attempt=_attempt(setup, stored, ranks.count),
+            steps_done=stored["steps_done"],
+            charged=stored["charged"],
+            warnings=() if ledger is not None else (_NO_LEDGER,),
+            processes=stored["processes"],
+        )
+        with fitting(Path(path)):
+            _take_up(private, stored, Path(path), schedulers)
+        return private
 
 
 _NO_LEDGER = (
@@ -224,7 +264,9 @@ def _take_up(
     """Loads all states; what may fail by the user's doing comes first."""
     state_of_records = None
     if stored["has_private_state"]:
-        state_of_records = _from_bytes(read_partner(path, stored["token"]), path)
+        state_of_records = unsealed(_from_bytes(read_partner(path, stored["token"]), path), path)
+    if private.sharded:
+        stored = _cut(private, stored)
     private.model.load_state_dict(stored["model"])
     private.optimizer.load_state_dict(stored["optimizer"])
     for scheduler, state in zip(schedulers, stored["schedulers"], strict=True):
@@ -237,14 +279,29 @@ def _take_up(
     private.load_sampler_state(stored["sampler"])
     if stored["kernels"] is not None:
         KERNELS.pin(stored["kernels"])
-    if stored["random"] is not None:
-        _set_random_state(stored["random"])
+    of_ranks = [stored["random"], *stored["random_of_others"]]
+    random = of_ranks[private.ranks.rank] if private.ranks.rank < len(of_ranks) else None
+    if random is not None:
+        _set_random_state(random)
 
 
-def _attempt(setup: Setup, stored: Mapping[str, Any]) -> int:
+def _cut(private: Private, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole states of a checkpoint as each rank has them."""
+    average = stored["average"]
+    if average is not None:
+        average = {**average, "weights": cut_model_state(average["weights"], private.model)}
+    return {
+        **stored,
+        "model": cut_model_state(stored["model"], private.model),
+        "optimizer": cut_optimizer_state(stored["optimizer"], private.optimizer),
+        "average": average,
+    }
+
+
+def _attempt(setup: Setup, stored: Mapping[str, Any], ranks: int) -> int:
     """Which noise a seeded run uses from now on: the same to replay, otherwise fresh."""
     attempt: int = stored["attempt"]
-    if setup.seed is None or setup.deterministic:
+    if setup.seed is None or (setup.deterministic and stored["ranks"] == ranks):
         return attempt
     if setup.ledger is not None:
         return 1 + max(attempt, last_attempt(setup.ledger.noise_positions(stored["run"])))
@@ -316,16 +373,19 @@ def _from_bytes(data: bytes, path: Path) -> Any:
         ) from error
 
 
-def _load(path: Path) -> dict[str, Any]:
-    content = _from_bytes(read_file(path), path)
-    if not isinstance(content, dict) or content.get("kind") != _KIND:
+def _load(data: bytes, path: Path) -> dict[str, Any]:
+    content = _from_bytes(data, path)
+    if not isinstance(content, dict) or str(content.get("kind")) != _KIND:
         raise CheckpointError(
             f"{path} is not a Plumbline checkpoint. Give a file that Private.save has written; a "
             "model's state dict alone does not say what was spent."
         )
-    if content.get("format") != FORMAT:
+    if type(content.get("format")) is not int or content["format"] != FORMAT:
         raise CheckpointError(
             f"{path} has the checkpoint format {content.get('format')!r}, and this version of "
             f"Plumbline reads {FORMAT}. Resume with the version that wrote it."
         )
-    return content
+    content = unsealed(content, path)
+    check_fields(content, path)
+    # Checkpoints of one process were written without these.
+    return {"ranks": 1, "processes": [1], "random_of_others": [], **content}

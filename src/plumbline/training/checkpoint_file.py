@@ -29,6 +29,14 @@ def replace_file(path: Path, data: bytes, *, permissions: int = 0o666) -> None:
     Raises:
         CheckpointError: Saying what to do.
     """
+    try:
+        put(path, data, permissions=permissions)
+    except OSError as error:
+        raise _cannot("write", path, error) from error
+
+
+def put(path: Path, data: bytes, *, permissions: int = 0o666) -> None:
+    """As ``replace_file``, with the system's own errors."""
     beside = Path(f"{path}.tmp")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, permissions)
@@ -41,8 +49,6 @@ def replace_file(path: Path, data: bytes, *, permissions: int = 0o666) -> None:
             os.close(descriptor)
         os.replace(beside, path)
         _sync_folder(path)
-    except OSError as error:
-        raise _cannot("write", path, error) from error
     finally:
         with contextlib.suppress(OSError):
             beside.unlink()
@@ -84,6 +90,13 @@ def write_pair(path: Path, data: bytes, token: str, per_record: bytes | None) ->
         raise _cannot("write", partner, error) from error
 
 
+def remove_pair(path: Path) -> None:
+    """Takes away a checkpoint that is no longer needed, the state of single records first."""
+    for stale in (*_partners(path), path):
+        with contextlib.suppress(FileNotFoundError):
+            stale.unlink()
+
+
 def read_partner(path: Path, token: str) -> bytes:
     """The state of single records that belongs to a checkpoint.
 
@@ -115,8 +128,9 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def _cannot(do: str, path: Path, error: OSError) -> CheckpointError:
-    advice = {
+def advice(error: OSError) -> str:
+    """What to do about what the system refused."""
+    return {
         errno.ENOSPC: "Free some space on the disk",
         errno.EDQUOT: "Free some space in your quota",
         errno.EFBIG: "Raise the limit on file sizes",
@@ -127,7 +141,11 @@ def _cannot(do: str, path: Path, error: OSError) -> CheckpointError:
         errno.ENOTDIR: "Check the path: a part of it is a file, not a folder",
         errno.EISDIR: "Give the path of a file, not of a folder",
     }.get(error.errno or 0, "Check the path and the disk")
+
+
+def _cannot(do: str, path: Path, error: OSError) -> CheckpointError:
     kept = " A checkpoint that was there before is as it was." if do == "write" else ""
     return CheckpointError(
-        f"Cannot {do} the checkpoint {path}: {error.strerror}.{kept} {advice}, then try again."
+        f"Cannot {do} the checkpoint {path}: {error.strerror}.{kept} {advice(error)}, then try "
+        "again."
     )

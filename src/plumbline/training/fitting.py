@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from plumbline.training.looking import evaluating, no_trace
 from plumbline.training.progress import Display, display_on
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 Metric = Callable[[nn.Module], float]
 
 _SHOWN = ("epsilon", "loss")
+_STOP = "stop"
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def fit(
 ) -> StepInfo:
     """Runs the remaining steps.
 
-    Ctrl-C ends it after the current step; a second one breaks the step off, as usual.
+    Ctrl-C ends it after the current step; a second one breaks the step off, as usual. Where several
+    processes make the run, all call this, and stop after the same step.
 
     Args:
         private: The run.
@@ -81,7 +83,8 @@ def fit(
         metrics: Functions of the model, by name, computed (in evaluation mode, without gradients)
             and shown about twenty times along the run. Not covered by epsilon.
         progress: The console to show progress on; by default standard error, with a bar on a
-            terminal and plain lines elsewhere. False shows nothing.
+            terminal and plain lines elsewhere. False shows nothing, and of several processes only
+            the first one shows any.
 
     Returns:
         Where the run stands: it is finished when ``step`` equals ``steps``.
@@ -89,11 +92,17 @@ def fit(
     calls = [_callable(callback) for callback in callbacks]
     metrics = dict(metrics or {})
     _check_shown(show, metrics)
+    if private.sharded and ("loss" in show or metrics):
+        raise ValueError(
+            "The training loss and metrics are read by the first process alone, and with sharded "
+            "parameters no process can run the model alone. Leave them out of fit(), and evaluate "
+            "the model between steps on all processes together."
+        )
     info = _info(private)
     with ExitStack() as stack:
         display = stack.enter_context(
             display_on(
-                progress,
+                progress if private.ranks.first else False,
                 step=info.step,
                 steps=info.steps,
                 records=private.plan.expected_batch_size,
@@ -114,7 +123,9 @@ def fit(
             except StopFitting as reason:
                 display.end(f"Stopped by a callback{f': {reason}' if str(reason) else '.'}")
                 return info
-            if interrupted() and info.step < info.steps:
+            if interrupted():
+                private.ranks.wish(_STOP)
+            if private.ranks.granted(_STOP) and info.step < info.steps:
                 display.end("Stopped after the step, as asked. Call fit() to go on from here.")
                 return info
         display.end(None)
@@ -134,8 +145,10 @@ class _Watch:
         self._readings: dict[str, float] = {}
 
     def before(self, batch: PrivateBatch) -> None:
-        if self._loss and self._display.is_due(batch.step + 1, self._display.beats) and len(batch):
-            self._readings["loss"] = _mean_loss(self._private.model, batch)
+        if self._loss and self._display.is_due(batch.step + 1, self._display.beats):
+            losses = _losses(self._private.model, batch)
+            if len(losses):
+                self._readings["loss"] = float(losses.mean())
 
     def after(self, info: StepInfo) -> None:
         if self._metrics and self._display.is_due(info.step):
@@ -149,12 +162,13 @@ class _Watch:
         self._display.update(info.step, info.epsilon, self._readings)
 
 
-def _mean_loss(model: nn.Module, batch: PrivateBatch) -> float:
-    """The mean of the batch's finite losses, as the step will see them."""
+def _losses(model: nn.Module, batch: PrivateBatch) -> Tensor:
+    """The finite losses of this rank's share of the batch, ``[R]``, as the step will see them."""
     with no_trace(model), torch.no_grad():
         seen = batch.untouched().chunks()
-        losses = torch.cat([chunk.losses().detach().double().cpu() for chunk in seen])
-    return float(losses[torch.isfinite(losses)].mean())
+        parts = [chunk.losses().detach().double().cpu() for chunk in seen]
+    losses = torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
+    return losses[torch.isfinite(losses)]
 
 
 @contextmanager

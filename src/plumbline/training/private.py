@@ -10,12 +10,14 @@ made beyond the budget.
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import Any
 
+import torch
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -30,11 +32,16 @@ from plumbline.sampling import PoissonSampler, UserSampler
 from plumbline.training.answering import Answers
 from plumbline.training.averaging import WeightAverage
 from plumbline.training.batches import PrivateBatch
+from plumbline.training.distributed import Ranks, shared_by
+from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
 from plumbline.training.public import PublicStream
 from plumbline.training.records import to_device
-from plumbline.training.settings import inputs_digest, noise_position
+from plumbline.training.settings import feed, inputs_digest, joint_digest, noise_position
 from plumbline.training.setup import Setup
+
+_COMPARED = 100
+"""At every so many steps, ranks compare their weights and the method's state."""
 
 
 class BatchRefused(RuntimeError):
@@ -61,6 +68,8 @@ class Private:
         average: The moving average of the weights, if one was asked for.
         released: What the last step released: the noisy mean gradient, before public data is added
             and the optimizer sees it.
+        ranks: The processes that make the run together; most often this one alone.
+        processes: How many there have been, in one session or another, ascending.
     """
 
     def __init__(
@@ -76,6 +85,11 @@ class Private:
         stop: int,
         charged: int,
         warnings: Sequence[str],
+        noise: RandomSource,
+        ranks: Ranks,
+        ledgered: bool,
+        shards: Shards | None = None,
+        processes: Sequence[int] = (),
         public: PublicStream | None = None,
     ) -> None:
         self.model = setup.model
@@ -103,7 +117,12 @@ class Private:
         self.released: dict[str, Tensor] | None = None
         self._public = public
         self._records = setup.records
+        self.ranks = ranks
+        self.processes = tuple(sorted({*processes, ranks.count}))
         self._source = source
+        self._noise = noise
+        self._ledgered = ledgered
+        self._shards = shards
         self._sampler = sampler
         self._sampler.step = steps_done
         self._charged = charged
@@ -144,8 +163,16 @@ class Private:
         return not self._source.secure
 
     @property
+    def sharded(self) -> bool:
+        """Whether each rank has only a part of the parameters."""
+        return self._shards is not None
+
+    @property
     def charged(self) -> int:
-        """How many steps are charged: by the word of the ledger, where there is one."""
+        """How many steps are charged: by the word of the ledger, where there is one.
+
+        Only the first rank has it, and tells the others.
+        """
         if self.ledger is not None:
             return max(self.ledger.charged(self.run), self.steps_done)
         return max(self._charged, self.steps_done)
@@ -157,6 +184,8 @@ class Private:
             BudgetSpent: If the run has no steps left.
             BatchRefused: If the batch is not the one that was drawn for this step.
             LedgerError: If the step could not be charged; nothing was released then.
+            RankFailed: If the step failed on another rank.
+            RankLost: If another rank has ended.
         """
         if self.steps_done >= self.stop:
             raise BudgetSpent(
@@ -164,23 +193,8 @@ class Private:
                 "its budget pays for. A further step would cost more than was planned; to train "
                 "longer, plan a new run with a budget of its own."
             )
-        if self.average is not None:
-            self.average.require_own_weights("train on")
-        self._accept(batch)
-        if not self._isolated and len(batch):
-            chunk = next(batch.chunks())
-            # A method that lets BatchNorm take some rows together is responsible for these.
-            with without_batch_norm(self.model) if self.method.together else nullcontext():
-                self._isolated = check_isolation(
-                    self.model, lambda data: self.loss(self.model, data), chunk.data
-                )
-        public: dict[str, Tensor] = {}
-        if self._public is not None:  # before the charge: should it fail, nothing is spent
-            public = self._public.gradient(self.model, self.parameters(), batch.step)
-        update = self.released = self._released(batch)
-        self._apply({name: g + public[name] if public else g for name, g in update.items()})
-        if self.average is not None:
-            self.average.update()
+        with self.ranks.failing_together():
+            self._step(batch)
 
     def fit(
         self,
@@ -204,7 +218,7 @@ class Private:
                 "This run keeps no average of its weights. Ask for one with "
                 "make_private(..., averaging=0.999)."
             )
-        return self.average.applied()
+        return self._averaged(self.average)
 
     def averaged_model(self) -> nn.Module:
         """A copy of the model with the averaged weights, and with its own buffers."""
@@ -228,6 +242,11 @@ class Private:
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def put_shards_back(self) -> None:
+        """Leaves each rank its part of sharded parameters, where the model was just evaluated."""
+        if self._shards is not None:
+            self._shards.put_back()
 
     def fetch(self, indices: Tensor) -> Any:
         """Some records, as the loss sees them, on the model's device."""
@@ -266,13 +285,23 @@ class Private:
             self._answers.close()
             self._answers = None
 
+    @contextmanager
+    def _averaged(self, average: WeightAverage) -> Iterator[nn.Module]:
+        self.put_shards_back()
+        try:
+            with average.applied() as model:
+                yield model
+        finally:
+            self.put_shards_back()
+
     def _draw(self) -> PrivateBatch:
         units = self._sampler.indices(self.steps_done)
         groups = None
         indices = units
         if isinstance(self._sampler, UserSampler):
             indices, groups = self._sampler.records_of(units)
-        self._pending = PrivateBatch(self.steps_done, indices, units, self, groups)
+        share = self.ranks.rank, self.ranks.count
+        self._pending = PrivateBatch(self.steps_done, indices, units, self, groups, _share=share)
         return self._pending
 
     def _accept(self, batch: PrivateBatch) -> None:
@@ -284,6 +313,50 @@ class Private:
             )
         self._pending = None
 
+    def _step(self, batch: PrivateBatch) -> None:
+        if self.average is not None:
+            self.average.require_own_weights("train on")
+        self._accept(batch)
+        self.put_shards_back()
+        if self.ranks.count > 1 and batch.step % _COMPARED == 0:
+            self.ranks.require_same("The state of the run", self._state_digest())
+        with self._shards.gathered() if self._shards is not None else nullcontext():
+            self._check_isolation(batch)
+            # Before the charge: should it fail, nothing is spent.
+            public = self._public_gradient(batch.step)
+            update = self.released = self._released(batch)
+        self._apply({name: g + public[name] if public else g for name, g in update.items()})
+        if self.average is not None:
+            self.average.update()
+
+    def _check_isolation(self, batch: PrivateBatch) -> None:
+        chunk = None if self._isolated else next(batch.chunks(), None)
+        if chunk is not None:
+            # A method that lets BatchNorm take some rows together is responsible for these.
+            with without_batch_norm(self.model) if self.method.together else nullcontext():
+                self._isolated = check_isolation(
+                    self.model, lambda data: self.loss(self.model, data), chunk.data
+                )
+
+    def _state_digest(self) -> str:
+        digest = hashlib.blake2b(digest_size=16)
+        # A shard has no equal on another rank.
+        whole = {name: p for name, p in self.parameters().items() if not is_shard(p)}
+        feed(digest, [whole, self.method.state_dict()])
+        return digest.hexdigest()
+
+    def _public_gradient(self, step: int) -> dict[str, Tensor]:
+        """Of the step's public batch, if there is one; dropout would differ from rank to rank."""
+        if self._public is None:
+            return {}
+        parameters = self.parameters()
+        if self.ranks.first:
+            found = self._public.gradient(self.model, parameters, step)
+        else:
+            found = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        self.ranks.take_from_first(f"the public gradient of step {step}", found.values())
+        return found
+
     def _released(self, batch: PrivateBatch) -> dict[str, Tensor]:
         declared = self.plan.release.queries
         program = self.method.step(batch)
@@ -293,7 +366,10 @@ class Private:
             while True:
                 if place == 0:
                     self._charge(batch.step, query)
-                answer = self._answering().answer(query, declared, batch.step, place)
+                mark = str(self.charged) if self.ranks.count > 1 else ""
+                answer = self._answering().answer(query, declared, batch.step, place, mark)
+                if not self.ranks.first:
+                    self._charged = int(self.ranks.said[0])
                 place += 1
                 query = program.send(answer)
         except StopIteration as end:
@@ -306,14 +382,18 @@ class Private:
             return update
 
     def _charge(self, step: int, query: Query) -> None:
+        """Once every rank has its part of the first answer, the first rank charges the step."""
+        mark = ""
+        if self.seeded and self._ledgered:
+            beside: list[Any] = []
+            if len(self.plan.release.queries) > 1:
+                beside = [self.parameters(), self.method.state_dict()]
+            mark = inputs_digest(self._digest_key, query, *beside)
+        marks = self.ranks.meet(f"step {step}", mark)
         if self.ledger is not None:
             position = None
             if self.seeded:
-                beside: list[Any] = []
-                if len(self.plan.release.queries) > 1:
-                    beside = [self.parameters(), self.method.state_dict()]
-                digest = inputs_digest(self._digest_key, query, *beside)
-                position = noise_position(self.attempt, step), digest
+                position = noise_position(self.attempt, step), joint_digest(marks)
             self.ledger.charge(
                 self.plan.release.to_dict(),
                 run=self.run,
@@ -328,7 +408,7 @@ class Private:
 
     @cached_property
     def _digest_key(self) -> bytes:
-        return self._source.stream("digest").bytes(32)
+        return self._noise.stream("digest").bytes(32)
 
     def _answering(self) -> Answers:
         if self._answers is None:
@@ -337,7 +417,8 @@ class Private:
             # Beside a step on an accelerator the processor is free. Beside one on the processor a
             # thread only takes turns with it, and costs more than it saves.
             on_processor = parameters[0].device.type == "cpu"
-            self._answers = Answers(self._source, numel, 0 if on_processor else self.stop)
+            ahead = 0 if on_processor else self.stop
+            self._answers = Answers(self._noise, numel, ahead, self.ranks, self._shards)
         return self._answers
 
     def _apply(self, update: dict[str, Tensor]) -> None:
@@ -359,7 +440,7 @@ class Private:
         return Statement.for_run(
             self.plan,
             steps_done=steps,
-            noise_source=self._source.describe(),
+            noise_source=self._source.describe() + shared_by(self.processes, seeded=self.seeded),
             seeded=self.seeded,
             unit="user" if isinstance(self._sampler, UserSampler) else "record",
             public_constants=constants,

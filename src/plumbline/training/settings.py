@@ -54,10 +54,12 @@ def facts_of(value: Any, name: str) -> Facts:
     return facts
 
 
-def differences(own: Mapping[str, Fact], stored: Mapping[str, Fact]) -> list[str]:
+def differences(
+    own: Mapping[str, Fact], stored: Mapping[str, Fact], where: str = "in the checkpoint"
+) -> list[str]:
     """In words, where two runs' facts differ."""
     return [
-        f"{name} is {own.get(name)!r} here and {stored.get(name)!r} in the checkpoint"
+        f"{name} is {own.get(name)!r} here and {stored.get(name)!r} {where}"
         for name in sorted(own.keys() | stored.keys())
         if own.get(name) != stored.get(name)
     ]
@@ -121,6 +123,13 @@ def inputs_digest(key: bytes, query: Query, *beside: Any) -> str:
     digest = hmac.new(key, digestmod=hashlib.sha256)
     feed(digest, [query.name, query.sensitivity, query.sigma, query.value, *beside])
     return digest.hexdigest()[:32]
+
+
+def joint_digest(digests: Sequence[str]) -> str:
+    """One digest for the parts of a value that several processes have, in their order."""
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()[:32]
 
 
 def feed(digest: Any, value: Any) -> None:

@@ -54,6 +54,14 @@ class Method(Protocol):
     def unbounded_reason(self) -> str | None:
         """Why the method has no guarantee, or None."""
 
+    @property
+    def one_process_reason(self) -> str | None:
+        """Why several processes cannot share the records of a step, or None."""
+
+    @property
+    def reads_released(self) -> bool:
+        """Whether it computes with released gradients as whole vectors."""
+
     def queries(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
         """The questions of one step."""
 
@@ -114,6 +122,7 @@ class Setup:
         before: Sequence[StepRelease] = (),
     ) -> Setup:
         """Checks the arguments of ``make_private``."""
+        _refuse_wrapped(model)
         _check_optimizer(optimizer, model)
         records = records_of(dataset, collate)
         if user_ids is not None and len(user_ids) != len(records):
@@ -233,6 +242,20 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
             f"The optimizer does not hold the trainable parameter '{missing[0]}' "
             f"({len(missing)} in all). Build it from model.parameters(), or freeze what is not to "
             "be trained: a parameter outside would be noised and paid for, but never updated."
+        )
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise ValueError(
+            "The model is wrapped in DistributedDataParallel, which adds up gradients before they "
+            "can be clipped. Give the plain module, model.module, and build the optimizer from "
+            "it: make_private shares the records among the processes by itself."
+        )
+    if any(type(part).__name__ == "FullyShardedDataParallel" for part in model.modules()):
+        raise ValueError(
+            "The model is wrapped in FullyShardedDataParallel, which flattens parameters. Shard it "
+            "with torch.distributed.fsdp.fully_shard instead, which leaves them as they are."
         )
 
 

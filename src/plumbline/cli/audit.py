@@ -1,0 +1,236 @@
+"""``plumbline audit``: what a step or a run leaks at least, beside the epsilon that is claimed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plumbline.cli.app import (
+    Json,
+    app,
+    aside,
+    console,
+    examples,
+    note,
+    show,
+    show_json,
+    table,
+    tiny,
+)
+from plumbline.cli.names import method_named, method_of, methods_starting, recipe_at, settings_of
+
+if TYPE_CHECKING:
+    from plumbline.auditing import Membership, StepAudit
+
+audit = typer.Typer(
+    no_args_is_help=True,
+    help="Measures what a step or a run leaks at least; exit code 1 if a claim is refuted.",
+)
+app.add_typer(audit, name="audit")
+
+REFUTED = 1
+Confidence = Annotated[
+    float, typer.Option(help="How sure a bound must be.", min=0.5, max=1 - 1e-12)
+]
+
+
+@audit.command(
+    epilog=examples(
+        "plumbline audit step dpsgd --repetitions 20000",
+        "plumbline audit step global-adapt --noise-multiplier 0.5 --sampling-rate 0.01",
+        "plumbline audit step dpsgd --repetitions 3000000 --confidence 0.95 --json",
+    )
+)
+def step(
+    method: Annotated[
+        str,
+        typer.Argument(help="A method; see plumbline methods.", autocompletion=methods_starting),
+    ],
+    noise_multiplier: Annotated[float, typer.Option(help="Of the gradient.")] = 1.0,
+    sampling_rate: Annotated[
+        float, typer.Option(help="The probability with which a record takes part.")
+    ] = 1.0,
+    delta: Annotated[float, typer.Option(help="The delta at which epsilon is bounded.")] = 1e-5,
+    repetitions: Annotated[
+        int, typer.Option(help="With the canary, and as many without it.", min=100)
+    ] = 100_000,
+    confidence: Confidence = 1 - 1e-6,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the method, as clip=0.5.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Makes the audit repeatable.", show_default="secure noise")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Audits one real step of a method, with a planted canary."""
+    from plumbline.auditing import audit_step, audited
+
+    name = method_named(method)
+    found = audit_step(
+        audited(name, **settings_of(name, set_ or [])),
+        noise_multiplier=noise_multiplier,
+        sampling_rate=sampling_rate,
+        delta=delta,
+        repetitions=repetitions,
+        confidence=confidence,
+        seed=seed,
+    )
+    if json_:
+        show_json({**dataclasses.asdict(found), "refuted": found.refuted})
+    else:
+        _show_step(found)
+    if found.refuted:
+        raise typer.Exit(REFUTED)
+
+
+@audit.command(
+    epilog=examples(
+        "plumbline audit run demo-untuned --method DPSGD --canaries 1000",
+        "plumbline audit run my.toml --canaries 5000 --guesses 500 --json",
+    )
+)
+def run(
+    recipe: Annotated[str, typer.Argument(help="A recipe: its file, or its name.")],
+    method: Annotated[
+        str | None,
+        typer.Option(help="Which method of the recipe.", show_default="the first private one"),
+    ] = None,
+    canaries: Annotated[int, typer.Option(help="How many records are planted.", min=1)] = 1000,
+    guesses: Annotated[
+        int | None,
+        typer.Option(help="How many are guessed about.", show_default="a fifth", min=1),
+    ] = None,
+    confidence: Confidence = 0.95,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the run.", show_default="the recipe's first")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Trains once with mislabelled canaries, and guesses which of them were trained on."""
+    from plumbline.experiments.attacking import LABEL, audit_recipe
+    from plumbline.experiments.running import RunSpec
+    from plumbline.fairness import plain
+
+    made = recipe_at(recipe)
+    part = method_of(made, method)
+    spec = RunSpec(made, part, made.seeds[0] if seed is None else seed)
+    with _shown(spec.name) as told:
+        found = audit_recipe(spec, canaries, guesses=guesses, confidence=confidence, told=told)
+    refuted = found.found.refuted(found.claimed)
+    if json_:
+        show_json({"label": LABEL, **plain(found), "refuted": refuted})
+    else:
+        bound = found.found.bound
+        show(
+            f"{found.method}, seed {spec.seed}: {canaries:,} canaries, delta {tiny(bound.delta)}, "
+            f"confidence {bound.confidence:g}"
+        )
+        show(f"({LABEL})")
+        show(found.found.verdict(found.claimed))
+        _show_membership({found.method: (found.claimed, [found.membership])})
+    if refuted:
+        raise typer.Exit(REFUTED)
+
+
+@audit.command(
+    epilog=examples(
+        "plumbline audit membership runs/demo",
+        "plumbline audit membership runs/demo/DPSGD--paper--seed0-0123456789 --json",
+    )
+)
+def membership(
+    runs: Annotated[Path, typer.Argument(help="The folder of a run or of a comparison.")],
+    replicates: Annotated[int, typer.Option(help="Resamples behind an interval.", min=1)] = 200,
+    seed: Annotated[int, typer.Option(help="Of the resamples.")] = 0,
+    json_: Json = False,
+) -> None:
+    """Attacks finished runs by their losses: who was trained on, by group."""
+    import numpy as np
+
+    from plumbline.experiments.attacking import LABEL, membership_of
+    from plumbline.experiments.running import RunSpec
+    from plumbline.fairness import plain
+    from plumbline.report.reading import read
+
+    study = read(runs)
+    found: dict[str, list[Membership]] = {}
+    for title in study.titles:
+        for run_ in study.runs[title]:
+            spec = RunSpec(study.recipe, study.part(title), run_.result.seed)
+            folder = runs if study.single else runs / run_.result.folder
+            if not json_:
+                note(f"attacking {title}, seed {run_.result.seed}")
+            one = membership_of(
+                spec, folder, generator=np.random.default_rng(seed), replicates=replicates
+            )
+            found.setdefault(title, []).append(one)
+    if json_:
+        rows = {
+            title: [
+                {"seed": run_.result.seed, "epsilon": run_.result.epsilon, **plain(one)}
+                for run_, one in zip(study.runs[title], own, strict=True)
+            ]
+            for title, own in found.items()
+        }
+        show_json({"label": LABEL, "runs": rows})
+        return
+    show(f"({LABEL})")
+    _show_membership({title: (study.row(title).epsilon, own) for title, own in found.items()})
+
+
+def _show_step(found: StepAudit) -> None:
+    show(
+        f"{found.method}: one step, noise multiplier {found.noise_multiplier:g}, sampling rate "
+        f"{found.sampling_rate:g}, delta {tiny(found.delta)}, confidence 1 - "
+        f"{tiny(1 - found.confidence)}"
+    )
+    if found.findings:
+        shown = table("what was looked at", "bound by", "repetitions", "epsilon >=", "claimed <=")
+        shown.columns[1].justify = "left"
+        for one in found.findings:
+            shown.add_row(
+                one.statistic,
+                one.bound.how,
+                f"{one.bound.trials:,}",
+                f"{one.bound.epsilon:.4g}",
+                f"{one.claimed:.4g}",
+            )
+        console.print(shown)
+    show(found.verdict())
+
+
+def _show_membership(found: dict[str, tuple[float, list[Membership]]]) -> None:
+    """A line for each method and group."""
+    from plumbline.experiments.attacking import averaged
+
+    rates = ("TPR .1%", "1%", "10%")
+    shown = table("method", "eps", "group", "AUC", "±", "acc.", *rates)
+    shown.columns[2].justify = "left"
+    for title, (epsilon, own) in found.items():
+        for place, line in enumerate(averaged(own)):
+            first = (title, f"{epsilon:.3g}") if place == 0 else ("", "")
+            shown.add_row(*first, *line)
+    console.print(shown)
+    show(
+        "AUC: how likely a training record's loss is below that of another, 0.5 for a blind guess; "
+        "± is half of its 95% interval in the first run. acc.: of calling the half with the "
+        "smaller losses members. TPR: the share of training records that are found where .1%, 1% "
+        "or 10% of the others are taken for such. Means over seeds; in brackets, groups that are "
+        "too small to judge."
+    )
+
+
+@contextmanager
+def _shown(name: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Steps on a terminal; nothing where nobody looks."""
+    if not aside.is_terminal:
+        yield None
+        return
+    with aside.status(name) as status:
+        yield lambda step, steps: status.update(f"{name}: step {step:,} of {steps:,}")

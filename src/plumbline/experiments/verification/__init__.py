@@ -1,0 +1,15 @@
+"""Verification of runs: what a folder claims, and what its ledger and files confirm of it."""
+
+from plumbline.experiments.verification.checks import CONFIRMED, CONTRADICTED, UNKNOWN, Check
+from plumbline.experiments.verification.verifying import NEVER, Verification, runs_in, verify
+
+__all__ = [
+    "CONFIRMED",
+    "CONTRADICTED",
+    "NEVER",
+    "UNKNOWN",
+    "Check",
+    "Verification",
+    "runs_in",
+    "verify",
+]

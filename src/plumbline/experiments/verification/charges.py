@@ -1,0 +1,173 @@
+"""The ledger against the claim: whole, the same epsilon, and the charges that were planned.
+
+Epsilon comes from the ledger alone: nothing that the result says goes into it. Guarantee: charges
+that cost more than the result states, and charges that the settings do not ask for, contradict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from plumbline.experiments.manifest import Manifest
+from plumbline.experiments.verification.checks import CONFIRMED, CONTRADICTED, UNKNOWN, Check
+from plumbline.experiments.verification.claims import Claim
+from plumbline.mechanism.accountant import Accountant, epsilon
+from plumbline.mechanism.calibration import Plan
+from plumbline.mechanism.ledger import Ledger, LedgerError
+from plumbline.mechanism.ledger_limit import ledger_epsilon
+from plumbline.mechanism.release import StepRelease
+from plumbline.mechanism.statement import rounded_up
+
+_SAME = 1e-6  # relative: an accountant of another version rounds differently
+_NONE = "no differential privacy guarantee"
+_CALIBRATED = 2e-3  # of epsilon: a calibration of another version stops elsewhere
+
+
+def read_ledger(path: Path, manifest: Manifest | None) -> tuple[Ledger | None, list[Check]]:
+    """Reads a ledger; None if it is not there or damaged."""
+    what = "ledger"
+    if not path.is_file():
+        words = f"there is no ledger at {path}; if it is elsewhere, say where with --ledger"
+        return None, [Check(what, UNKNOWN, words)]
+    try:
+        book = Ledger.read(path)
+    except LedgerError as error:
+        return None, [Check(what, CONTRADICTED, str(error))]
+    lines = f"{book.position.count:,} lines, each with the checksum of the one before it"
+    if manifest is None:
+        words = f"{lines}; whether its end was cut off cannot be seen: there is no manifest"
+        return book, [Check(what, CONFIRMED, words)]
+    try:
+        book.verify_position(manifest.ledger)
+    except LedgerError as error:
+        return book, [Check(what, CONTRADICTED, str(error).replace("checkpoint", "manifest"))]
+    return book, [Check(what, CONFIRMED, f"{lines}, and none was lost since the run ended")]
+
+
+class Spent:
+    """What the ledger says that a run has cost, against what the run says."""
+
+    def __init__(self, claim: Claim, book: Ledger, manifest: Manifest | None, own: bool) -> None:
+        self._claim, self._book = claim, book
+        runs = sorted(book.runs())
+        self._run = manifest.run if manifest is not None else runs[0] if len(runs) == 1 else None
+        self._others = [run for run in runs if run != self._run] if own else []
+        self._entries = [] if self._run is None else book.entries(self._run)
+        self._charged = sum(count for _, count in self._entries)
+
+    def epsilon(self) -> float | None:
+        """What the run's charges compose to; None if nobody knows which they are."""
+        return None if self._run is None else self._by(self._claim.accountant)
+
+    def checks(self) -> Iterator[Check]:
+        """Epsilon, the statement and the charges."""
+        if self._run is None:
+            words = "several runs were charged here, and the folder does not say which is its own"
+            yield Check("epsilon", UNKNOWN, words)
+            return
+        if self._others:
+            words = f"the folder's ledger has {len(self._others)} more runs, such as "
+            yield Check("charges", CONTRADICTED, f"{words}{self._others[0]}")
+        yield self._same_epsilon()
+        yield from self._said()
+        yield self._as_planned()
+
+    def _by(self, who: Accountant) -> float:
+        return ledger_epsilon(
+            self._entries,
+            delta=self._claim.delta,
+            accountant=who,
+            relation=self._claim.relation,
+        )
+
+    def _same_epsilon(self) -> Check:
+        found, stated = self._by(self._claim.accountant), self._claim.epsilon
+        other: Accountant = "rdp" if self._claim.accountant == "pld" else "pld"
+        words = (
+            f"the {self._charged:,} charges compose to {_shown(found)} at delta "
+            f"{self._claim.delta:g} ({self._claim.accountant.upper()}; by {other.upper()} "
+            f"{_shown(self._by(other))})"
+        )
+        if stated is None:
+            return Check("epsilon", CONFIRMED, f"{words}, which is what was spent so far")
+        if found == stated or math.isclose(found, stated, rel_tol=_SAME):
+            return Check("epsilon", CONFIRMED, f"{words}, which is what the result states")
+        more = "more" if found > stated else "less"
+        words += f", {more} than the {_shown(stated)} that the result states"
+        return Check("epsilon", CONTRADICTED, words)
+
+    def _said(self) -> Iterator[Check]:
+        """The statement in words says this epsilon too."""
+        if self._claim.result is None:
+            return
+        text = self._claim.result["statement"]
+        path = self._claim.folder / "statement.txt"
+        if not path.is_file():
+            yield Check("statement", UNKNOWN, "there is no statement.txt")
+        elif path.read_text(encoding="utf-8", errors="replace").strip() != text.strip():
+            yield Check("statement", CONTRADICTED, "statement.txt is not the result's statement")
+        else:
+            found = self._by(self._claim.accountant)
+            claimed = f"epsilon = {rounded_up(found)}" if math.isfinite(found) else _NONE
+            there = claimed in " ".join(text.split())
+            words = "says" if there else "does not say"
+            outcome = CONFIRMED if there else CONTRADICTED
+            yield Check("statement", outcome, f"the statement {words} {claimed!r}")
+
+    def _as_planned(self) -> Check:
+        """The charges are those that the settings ask for: no more of them, and no others."""
+        what, claim = "charges", self._claim
+        if not self._entries:
+            return Check(what, UNKNOWN, "nothing was charged yet")
+        releases = [StepRelease.from_dict(release) for release, _ in self._entries]
+        if len(releases) > 1:
+            return Check(what, CONTRADICTED, f"the ledger has {len(releases)} kinds of charges")
+        release = releases[0]
+        records = claim.records(release.sampling.rate)
+        if records is None:
+            words = f"no number of records gives the sampling rate {release.sampling.rate:g} for a "
+            words += f"mean batch of {claim.expected_batch_size:,}"
+            return Check(what, CONTRADICTED, words)
+        try:
+            plan = claim.plan(records)
+        except (KeyError, TypeError, ValueError) as error:
+            return Check(what, UNKNOWN, f"the settings could not be planned again: {error}")
+        steps = claim.result["steps"] if claim.result is not None else self._charged
+        if not steps <= self._charged <= plan.steps:
+            words = f"{self._charged:,} steps are charged, {steps:,} were made and {plan.steps:,} "
+            return Check(what, CONTRADICTED, f"{words}are planned")
+        words = (
+            f"{self._charged:,} of {plan.steps:,} planned steps, each of {records:,} records with "
+            f"probability {release.sampling.rate:.4g} and noise {release.noise_multiplier:.4g}"
+        )
+        if release == plan.release:
+            return Check(what, CONFIRMED, f"{words}: no more, and no others, than the recipe asks")
+        planned = plan.release.noise_multiplier
+        if _calibrated(release, plan):
+            words += f"; calibrated here, the noise would be {planned:.6g}"
+            return Check(what, UNKNOWN, words)
+        return Check(what, CONTRADICTED, f"{words}; the recipe asks for noise {planned:.4g}")
+
+
+def _calibrated(release: StepRelease, plan: Plan) -> bool:
+    """Whether the noise meets the plan's budget as well as that which was found here."""
+    asked, planned = (
+        [(query.name, query.sensitivity) for query in one.queries]
+        for one in (release, plan.release)
+    )
+    budget = plan.budget.epsilon
+    if budget is None or asked != planned or release.sampling != plan.release.sampling:
+        return False
+    cost = epsilon(
+        [(release, plan.steps)],
+        delta=plan.delta,
+        accountant=plan.accountant,
+        relation=plan.relation,
+    )
+    return (1 - _CALIBRATED) * budget <= cost <= budget
+
+
+def _shown(epsilon: float) -> str:
+    return "no bound" if math.isinf(epsilon) else f"epsilon {epsilon:.6g}"

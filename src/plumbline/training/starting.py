@@ -1,0 +1,211 @@
+"""``start``: a run from its beginning or from a checkpoint, on every process that makes it.
+
+The first rank asks the ledger, decides where the run stands, and tells the others; what the ranks
+cannot do together is refused here, before the first step.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plumbline.mechanism.calibration import Plan
+from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
+from plumbline.training.distributed import Ranks, RanksDisagree
+from plumbline.training.distributed_shards import Shards, is_shard
+from plumbline.training.private import Private
+from plumbline.training.public import PublicStream
+from plumbline.training.settings import (
+    Facts,
+    differences,
+    noise_position,
+    refuse_shared_seed,
+    require_charged,
+)
+from plumbline.training.setup import Setup
+
+
+def start(
+    setup: Setup,
+    plan: Plan,
+    ranks: Ranks,
+    *,
+    run: str,
+    attempt: int = 0,
+    steps_done: int = 0,
+    charged: int = 0,
+    warnings: Sequence[str] = (),
+    processes: Sequence[int] = (),
+) -> Private:
+    """The run, from ``steps_done`` on.
+
+    Args:
+        setup: What the user gave.
+        plan: The budget made exact.
+        ranks: The processes that make it; each calls this, and what the first says holds for all.
+        run: The run's id.
+        attempt: How often a seeded run was resumed with fresh noise and batches.
+        steps_done: Where it stands.
+        charged: How many steps were charged, where there is no ledger to ask.
+        warnings: For the statement.
+        processes: How many ranks there were in earlier sessions.
+
+    Raises:
+        BudgetExceeded: If the ledger has no room for the steps that are left.
+        NoiseReuse: If another run on the ledger has the same seed.
+        RanksDisagree: If the ranks were given different settings.
+    """
+    shards = Shards.of(setup.model, ranks)
+    _refuse_ranks(setup, ranks, shards)
+    begun = ranks.from_first(
+        "the start", lambda: _begin(setup, plan, run, attempt, steps_done, charged, warnings)
+    )
+    found = differences(_agreed(setup, plan), begun.facts, "on rank 0")
+    if found:
+        raise RanksDisagree(
+            f"Rank {ranks.rank} was given another run than rank 0: {'; '.join(found)}. Give the "
+            "same settings and data on every process."
+        )
+    weights = [*setup.model.parameters(), *setup.model.buffers()]
+    ranks.take_from_first("the first weights", [one for one in weights if not is_shard(one)])
+    drawing, source, noise = _sources(setup.seed, begun, ranks)
+    return Private(
+        setup,
+        plan,
+        run=begun.run,
+        attempt=begun.attempt,
+        source=source,
+        noise=noise,
+        sampler=setup.sampler(plan.sampling_rate, drawing),
+        steps_done=steps_done,
+        stop=begun.stop,
+        charged=begun.charged,
+        warnings=begun.warnings,
+        ranks=ranks,
+        ledgered=begun.ledgered,
+        shards=shards,
+        processes=processes,
+        public=None if setup.public is None else PublicStream(setup.public, setup.loss, drawing),
+    )
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """What the first rank decides for all.
+
+    Attributes:
+        facts: The settings that all must have.
+        key: What batches are drawn from, in a run without a seed.
+        stop: Where the run ends.
+        charged: How many steps are charged.
+        ledgered: Whether there is a ledger.
+    """
+
+    facts: Facts
+    key: bytes
+    run: str
+    attempt: int
+    stop: int
+    charged: int
+    ledgered: bool
+    warnings: tuple[str, ...]
+
+
+def _begin(
+    setup: Setup,
+    plan: Plan,
+    run: str,
+    attempt: int,
+    steps_done: int,
+    charged: int,
+    warnings: Sequence[str],
+) -> _Begun:
+    seed, ledger = setup.seed, setup.ledger
+    stop = plan.steps
+    if ledger is not None:
+        if seed is not None:
+            refuse_shared_seed(ledger, run, seed)
+        require_charged(ledger, plan.before)
+        here, beyond = noise_position(attempt, steps_done), noise_position(attempt + 1, 0)
+        replays = sum(here <= position < beyond for position in ledger.noise_positions(run))
+        charged = ledger.charged(run)
+        left = max(0, plan.steps - charged)
+        if left:
+            ledger.require_room(plan.release.to_dict(), left)
+        stop = min(stop, steps_done + replays + left)
+    if lost := plan.steps - stop:
+        warnings = (
+            *warnings,
+            f"{lost} of the {plan.steps} planned steps were charged and their results lost, when "
+            "the run was interrupted. They count as spent, and the run ends so much earlier.",
+        )
+    if plan.release.composition == "basic":
+        warnings = (
+            *warnings,
+            "The questions of a step are charged one by one (basic composition), as the paper of "
+            "the method does. Together they cost less: the epsilon stated here is larger than need "
+            "be for this noise.",
+        )
+    return _Begun(
+        facts=_agreed(setup, plan),
+        key=b"" if seed is not None else secrets.token_bytes(32),
+        run=run,
+        attempt=attempt,
+        stop=stop,
+        charged=charged,
+        ledgered=ledger is not None,
+        warnings=tuple(warnings),
+    )
+
+
+def _agreed(setup: Setup, plan: Plan) -> Facts:
+    """What must be the same on all ranks."""
+    return setup.facts | {"the noise multiplier": plan.noise_multiplier}
+
+
+def _sources(
+    seed: int | None, begun: _Begun, ranks: Ranks
+) -> tuple[RandomSource, RandomSource, RandomSource]:
+    """What batches are drawn from, what records' own numbers are, and this rank's noise.
+
+    The first two are the same on all ranks, and the third is the rank's own.
+    """
+    if seed is None:
+        shared = SecureSource(begun.key)
+        return shared, shared, shared if ranks.count == 1 else SecureSource()
+    # Steps that are made again on the very batches they were first made on would cost more than
+    # the ledger says: another attempt draws other batches too.
+    attempt = begun.attempt
+    drawing = SeededSource(seed, f"attempt {attempt}" if attempt else "")
+    context = f"run {begun.run} attempt {attempt}"
+    own = f"{context} rank {ranks.rank} of {ranks.count}" if ranks.count > 1 else context
+    return drawing, SeededSource(seed, context), SeededSource(seed, own)
+
+
+def _refuse_ranks(setup: Setup, ranks: Ranks, shards: Shards | None) -> None:
+    """Refuses what several processes cannot do together."""
+    if shards is not None and setup.method.reads_released:
+        raise ValueError(
+            f"The method '{setup.method.name}' looks at the released gradient as a whole, and with "
+            "sharded parameters no process has it. Train it with whole parameters on every "
+            "process (leave fully_shard out), or choose another method."
+        )
+    if shards is not None and setup.public is not None:
+        raise ValueError(
+            "Public data is given beside sharded parameters, which is not supported: their "
+            "gradient would be whole on every process. Leave fully_shard out, or the public data."
+        )
+    if ranks.count == 1:
+        return
+    if not ranks.first and setup.ledger is not None:
+        raise ValueError(
+            f"Rank {ranks.rank} was given a ledger, {setup.ledger.path}. A run has one, which rank "
+            "0 writes: open it there alone, and give ledger=None on the others."
+        )
+    reason = setup.method.one_process_reason
+    if reason is not None:
+        raise ValueError(
+            f"The method '{setup.method.name}' cannot be shared by {ranks.count} processes, since "
+            f"{reason}. Run it in one process, or choose another method."
+        )
