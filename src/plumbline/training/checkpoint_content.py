@@ -146,4 +146,5 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "processes": lambda value: isinstance(value, list) and all(map(_is_count, value)),
     "random_of_others": lambda value: isinstance(value, list) and all(map(_is_random_state, value)),
 }
-_LATER = ("ranks", "processes", "random_of_others")  # which checkpoints of one process may lack
+# Which checkpoints of earlier versions lack: those of one process, or made before averages.
+_LATER = ("ranks", "processes", "random_of_others", "average")
