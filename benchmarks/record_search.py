@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from plumbline import Budget, data
 from plumbline.clipping import Automatic, Clipping, Flat, Global
-from plumbline.experiments.running import cache_folder
+from plumbline.experiments.loading import cache_folder
 from plumbline.models import scattering
 
 RESULTS = Path(__file__).parent / "results" / "record_search.json"

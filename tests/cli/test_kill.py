@@ -17,7 +17,7 @@ import pytest
 
 from plumbline import cli
 from plumbline.cli import own_run
-from plumbline.experiments import running
+from plumbline.experiments import Recipe, RunSpec, run, running
 from plumbline.experiments.files import read_rows
 from plumbline.experiments.verification import CONTRADICTED, verify
 from plumbline.mechanism.ledger import Ledger
@@ -98,9 +98,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the recipe's run that nobody disturbed, made here."""
     root = tmp_path_factory.mktemp("whole")
     small_recipe(root, steps=STEPS)
-    spec = running.RunSpec(recipe := running.Recipe.read(root / "small.toml"), recipe.methods[1], 0)
+    spec = RunSpec(recipe := Recipe.read(root / "small.toml"), recipe.methods[1], 0)
     # Here, so that no child has to load the data and compute epsilon again.
-    return root / running.run(spec, root).folder
+    return root / run(spec, root).folder
 
 
 def finished(folder: Path, whole: Path | None) -> None:

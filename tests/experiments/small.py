@@ -1,8 +1,8 @@
-"""A recipe that runs in about a second, on bundled data."""
+"""A recipe that runs in about a second, on bundled data; one on images; and a run."""
 
 from typing import Any
 
-from plumbline.experiments import Recipe
+from plumbline.experiments import Recipe, RunSpec
 
 
 def fields(**changes: Any) -> dict[str, Any]:
@@ -31,3 +31,12 @@ def fields(**changes: Any) -> dict[str, Any]:
 
 def recipe(**changes: Any) -> Recipe:
     return Recipe.of(fields(**changes))
+
+
+def images(**changes: Any) -> Recipe:
+    return recipe(data={"name": "mnist-8"}, model={"name": "fair-cnn-mnist"}, **changes)
+
+
+def spec(method: int = 1, seed: int = 0, **changes: Any) -> RunSpec:
+    one = recipe(**changes)
+    return RunSpec(one, one.methods[method], seed)

@@ -11,7 +11,7 @@ import torch
 
 from plumbline.experiments import RecipeError, RunSpec, run
 from plumbline.experiments.attacking import audit_recipe, averaged, losses, membership_of
-from plumbline.experiments.running import load_data
+from plumbline.experiments.loading import load_data
 from plumbline.training import Private
 from tests.experiments.small import recipe
 

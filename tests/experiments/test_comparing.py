@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.experiments import compare, pool, run
-from plumbline.experiments.running import RunSpec
+from plumbline.experiments.specs import RunSpec
 from plumbline.fairness import compare_to
 from tests.experiments.small import recipe
 

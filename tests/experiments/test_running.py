@@ -1,4 +1,4 @@
-"""Runs: their folders, what interrupting does to them, what they measure."""
+"""Runs: their folders, what interrupting does to them, several processes."""
 
 import json
 from collections.abc import Callable
@@ -8,15 +8,10 @@ import pytest
 import torch
 
 from plumbline import Ledger
-from plumbline.experiments import RunResult, RunSpec, run, running
-from plumbline.experiments.running import read_result
-from tests.experiments.small import recipe
+from plumbline.experiments import RunResult, run, running
+from plumbline.experiments.results import read_result
+from tests.experiments.small import spec
 from tests.training.ranks import in_ranks, values
-
-
-def spec(method: int = 1, seed: int = 0, **changes: object) -> RunSpec:
-    one = recipe(**changes)
-    return RunSpec(one, one.methods[method], seed)
 
 
 def test_a_run_leaves_its_folder_behind(tmp_path: Path) -> None:
@@ -84,30 +79,6 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [5, 10]
     assert not (folder / "checkpoint.pt").exists()
-
-
-def test_other_settings_are_another_folder() -> None:
-    folders = {
-        spec().folder,
-        spec(seed=1).folder,
-        spec(method=2).folder,
-        spec(optimizer={"learning_rate": 0.2}).folder,
-        spec(
-            model={"name": "adult-mlp", "options": {}},
-            data={"name": "adult", "options": {"balanced": False}},
-        ).folder,
-    }
-    assert len(folders) == 5
-    assert spec(name="renamed", seeds=[0, 5]).folder == spec().folder
-
-
-def test_measuring_leaves_the_model_in_its_mode() -> None:
-    one = spec()
-    splits = running.load_data(one)
-    model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Linear(98, 2))
-    first = running.measure(model, splits.test, splits.groups)
-    assert model.training
-    assert running.measure(model, splits.test, splits.groups) == first
 
 
 def test_two_processes_make_one_run(tmp_path: Path) -> None:

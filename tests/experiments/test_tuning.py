@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from plumbline.experiments import Recipe, RunSpec, pool, tune
+from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import MethodPart, TunePart
-from plumbline.experiments.running import load_data
 from plumbline.experiments.tuning import RATE, candidate, score_of, space_of
 from plumbline.fairness import GroupReport, Undefined
 from tests.experiments.small import fields, recipe

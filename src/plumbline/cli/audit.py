@@ -114,7 +114,7 @@ def run(
 ) -> None:
     """Trains once with mislabelled canaries, and guesses which of them were trained on."""
     from plumbline.experiments.attacking import LABEL, audit_recipe
-    from plumbline.experiments.running import RunSpec
+    from plumbline.experiments.specs import RunSpec
     from plumbline.fairness import plain
 
     made = recipe_at(recipe)
@@ -154,7 +154,7 @@ def membership(
     import numpy as np
 
     from plumbline.experiments.attacking import LABEL, membership_of
-    from plumbline.experiments.running import RunSpec
+    from plumbline.experiments.specs import RunSpec
     from plumbline.fairness import plain
     from plumbline.report.reading import read
 

@@ -102,7 +102,8 @@ def _probed(recipe: Recipe, steps: int | None, records: int) -> Recipe:
 
 def _steps_of(recipe: Recipe) -> int:
     """The number of steps of a recipe that says epochs."""
-    from plumbline.experiments.running import RunSpec, load_data
+    from plumbline.experiments.loading import load_data
+    from plumbline.experiments.specs import RunSpec
 
     spec = RunSpec(recipe, recipe.methods[0], recipe.seeds[0])
     budget = recipe.budget
@@ -110,7 +111,7 @@ def _steps_of(recipe: Recipe) -> int:
 
 
 def _made(recipe: Recipe, method: str | None, root: Path) -> Path:
-    from plumbline.experiments.running import RunSpec
+    from plumbline.experiments.specs import RunSpec
 
     part = method_of(recipe, method)
     spec = RunSpec(recipe, part, recipe.seeds[0])

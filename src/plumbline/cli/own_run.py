@@ -195,7 +195,7 @@ class OwnRun:
 
     def _write(self, private: Private, ledger: Ledger, found: dict[str, Any]) -> None:
         from plumbline.experiments.manifest import write_manifest
-        from plumbline.experiments.running import versions, write_model
+        from plumbline.experiments.results import versions, write_model
 
         write_json(self.folder / VERSIONS, versions())
         write_model(private.model, self.folder / MODEL)

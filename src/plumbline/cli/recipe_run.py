@@ -14,7 +14,7 @@ from plumbline.cli.watching import watching
 if TYPE_CHECKING:
     from plumbline.experiments import Recipe, RunResult
     from plumbline.experiments.recipe import MethodPart
-    from plumbline.experiments.running import RunSpec
+    from plumbline.experiments.specs import RunSpec
 
 
 def run_of_recipe(
@@ -31,7 +31,7 @@ def run_of_recipe(
     """Makes the run and shows it."""
     from plumbline.cli.launched import launched
     from plumbline.cli.train import show_run
-    from plumbline.experiments.running import RunSpec
+    from plumbline.experiments.specs import RunSpec
 
     recipe = _with_budget(recipe_at(name), budget)
     part = _changed(recipe, method, settings, learning_rate)

@@ -20,8 +20,11 @@ from torch import Tensor, nn
 from plumbline import models
 from plumbline.auditing import MEASURES, Membership, RunAudit, audit_run, membership
 from plumbline.data import Part
+from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import RecipeError
-from plumbline.experiments.running import LOSS, MODEL, RunSpec, load_data, started
+from plumbline.experiments.results import MODEL
+from plumbline.experiments.running import LOSS, started
+from plumbline.experiments.specs import RunSpec
 from plumbline.fairness import Number, Undefined
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo

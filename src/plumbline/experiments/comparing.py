@@ -14,8 +14,9 @@ from pathlib import Path
 from plumbline.experiments.files import make_folder, write_json
 from plumbline.experiments.pool import Told, Workers
 from plumbline.experiments.recipe import Recipe
-from plumbline.experiments.running import RunResult, RunSpec
+from plumbline.experiments.results import RunResult
 from plumbline.experiments.simple import with_simple_row
+from plumbline.experiments.specs import RunSpec
 from plumbline.fairness import (
     Comparison,
     Cost,

@@ -19,7 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from plumbline.experiments.running import RunResult, RunSpec, read_result, run
+from plumbline.experiments.results import RunResult, read_result
+from plumbline.experiments.running import run
+from plumbline.experiments.specs import RunSpec
 
 _POLL_SECONDS = 0.25
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,12 +38,10 @@ from plumbline.diagnostics import (
 )
 from plumbline.experiments.files import append_row, finite, kept_rows, write_json
 from plumbline.experiments.recipe import ProbePart
+from plumbline.experiments.specs import RunSpec
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
 from plumbline.training.looking import evaluating, no_trace
-
-if TYPE_CHECKING:
-    from plumbline.experiments.running import RunSpec  # which imports this file
 
 DIAGNOSTICS, FINAL_FILE = "diagnostics.jsonl", "final.json"
 BINS = 24

@@ -21,17 +21,11 @@ import torch
 
 from plumbline import models
 from plumbline.experiments.files import write_json, write_text
+from plumbline.experiments.loading import load_data, measure
 from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
-from plumbline.experiments.running import (
-    MODEL,
-    RESULT,
-    RunResult,
-    RunSpec,
-    load_data,
-    measure,
-    run,
-    write_model,
-)
+from plumbline.experiments.results import MODEL, RESULT, RunResult, write_model
+from plumbline.experiments.running import run
+from plumbline.experiments.specs import RunSpec
 from plumbline.experiments.tuning import candidate, score_of, space_of
 from plumbline.fairness import GroupReport, plain
 from plumbline.mechanism.calibration import Budget, Plan

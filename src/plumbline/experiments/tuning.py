@@ -24,8 +24,9 @@ from typing import Any
 from plumbline.experiments.files import make_folder, write_text
 from plumbline.experiments.pool import Progress, Told, Workers
 from plumbline.experiments.recipe import MethodPart, Recipe, TunePart
-from plumbline.experiments.running import RunResult, RunSpec
+from plumbline.experiments.results import RunResult
 from plumbline.experiments.simple import with_simple_row
+from plumbline.experiments.specs import RunSpec
 from plumbline.fairness import GroupReport, Undefined
 from plumbline.methods import REGISTRY
 from plumbline.methods.spaces import LogBetween, Space

@@ -19,7 +19,8 @@ from plumbline.experiments.comparing import MethodRow, Table, table_of
 from plumbline.experiments.files import read_rows
 from plumbline.experiments.probing import DIAGNOSTICS, FINAL_FILE
 from plumbline.experiments.recipe import MethodPart, Recipe
-from plumbline.experiments.running import METRICS, RESULT, RunResult, RunSpec, read_result
+from plumbline.experiments.results import METRICS, RESULT, RunResult, read_result
+from plumbline.experiments.specs import RunSpec
 
 TUNING = "tuning.json"
 NONPRIVATE = "nonprivate"

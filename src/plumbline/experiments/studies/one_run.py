@@ -11,8 +11,10 @@ from torch import Tensor
 
 from plumbline.data import Splits
 from plumbline.diagnostics import Sample
+from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import Recipe
-from plumbline.experiments.running import RunSpec, load_data, started
+from plumbline.experiments.running import started
+from plumbline.experiments.specs import RunSpec
 from plumbline.training import Private
 
 

@@ -14,7 +14,8 @@ from typing import Any, get_args
 
 from plumbline.experiments.files import FileError, read_json
 from plumbline.experiments.recipe import RecipeError
-from plumbline.experiments.running import RESULT, RunSpec, budget_of, read_spec
+from plumbline.experiments.results import RESULT
+from plumbline.experiments.specs import RunSpec, budget_of, read_spec
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.release import Sampling, StepRelease

@@ -17,8 +17,10 @@ from plumbline import models
 from plumbline.data import Splits
 from plumbline.data.files import DataError
 from plumbline.experiments.files import FileError, read_json
+from plumbline.experiments.loading import load_data, measure
 from plumbline.experiments.manifest import Manifest, changes
-from plumbline.experiments.running import CHECKPOINT, MODEL, load_data, measure, started
+from plumbline.experiments.results import CHECKPOINT, MODEL
+from plumbline.experiments.running import started
 from plumbline.experiments.verification.checks import CONFIRMED, CONTRADICTED, UNKNOWN, Check
 from plumbline.experiments.verification.claims import Claim
 from plumbline.fairness import plain

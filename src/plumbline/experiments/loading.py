@@ -1,0 +1,89 @@
+"""The data of a run, loaded once in a process, and a model judged on it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from plumbline import data
+from plumbline.data import Part, Splits
+from plumbline.data.base import LOADERS
+from plumbline.experiments.specs import RunSpec
+from plumbline.fairness import GroupReport, Outcomes, evaluate
+from plumbline.models import scattering
+from plumbline.training import Private
+from plumbline.training.looking import evaluating
+
+_EVALUATED_AT_ONCE = 4096
+
+
+def load_data(spec: RunSpec) -> Splits:
+    """The run's data: split by its seed where the loader splits at all, the part that is held out
+    in place of the test part, and features in place of images.
+    """
+    options = dict(spec.data.options)
+    if "seed" in inspect.signature(LOADERS[spec.data.name]).parameters:
+        options = {"seed": spec.seed, **options}
+    scales = spec.data.scales if spec.data.features else None
+    splits = _loaded(spec.data.name, json.dumps(options), scales)
+    return splits if not spec.held_out else _held_out(splits, spec.held_out, spec.seed)
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(name: str, options: str, scales: int | None) -> Splits:
+    """Loaded once for the runs of a process that share it."""
+    splits = data.load(name, **json.loads(options))
+    if scales is None:
+        return splits
+    train, test = (_scattered(part, scales) for part in (splits.train, splits.test))
+    return replace(splits, train=train, test=test)
+
+
+def _scattered(part: Part, scales: int) -> Part:
+    whole, index = part.origin or (part, None)
+    x = scattering.features(whole, scales=scales, cache=cache_folder())
+    return Part(x if index is None else x[index], part.y, part.sensitive_features)
+
+
+def cache_folder() -> Path:
+    """Where features are kept: ``PLUMBLINE_CACHE``, or a folder below the user's own cache."""
+    return Path(os.environ.get("PLUMBLINE_CACHE", Path.home() / ".cache" / "plumbline"))
+
+
+def _held_out(splits: Splits, share: float, seed: int) -> Splits:
+    """A validation part from the training records, the same for every method."""
+    order = torch.randperm(len(splits.train), generator=torch.Generator().manual_seed(seed))
+    count = max(1, round(share * len(splits.train)))
+    train, held = splits.train.select(order[count:]), splits.train.select(order[:count])
+    return replace(splits, train=train, test=held)
+
+
+def judged(private: Private, splits: Splits) -> GroupReport:
+    """The metrics of a run's model, with its averaged weights where it averages them."""
+    if private.averaging is None:
+        return measure(private.model, splits.test, splits.groups)
+    with private.averaged() as model:
+        return measure(model, splits.test, splits.groups)
+
+
+def measure(model: nn.Module, part: Part, groups: tuple[str, ...]) -> GroupReport:
+    """A model's metrics on a part of the data, by group, in evaluation mode."""
+    logits, labels = [], []
+    with evaluating(model), torch.no_grad():
+        for index in torch.split(torch.arange(len(part)), _EVALUATED_AT_ONCE):
+            x, y = part.fetch(index)
+            logits.append(model(x))
+            labels.append(y)
+    outcomes = Outcomes.from_logits(torch.cat(logits), torch.cat(labels))
+    features = part.sensitive_features
+    values = np.zeros(len(part), dtype=int) if features is None else features.numpy()
+    names = dict(enumerate(groups)) if groups and features is not None else {0: "all"}
+    return evaluate(outcomes, sensitive_features=values, names=names)

@@ -1,0 +1,116 @@
+"""The files that a run leaves behind: its result, its weights, and what it was made with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from plumbline.experiments.files import FileError, finite, read_json, write_bytes
+from plumbline.fairness import GroupReport, Undefined, plain
+
+RESULT, METRICS, CHECKPOINT, MODEL = "result.json", "metrics.jsonl", "checkpoint.pt", "model.pt"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What came of a run.
+
+    Attributes:
+        method: The method's title.
+        seed: The seed.
+        epsilon: Spent; infinite for a method without a guarantee.
+        steps: How many steps were made.
+        seconds: How long they took, all sessions together.
+        report: Metrics of the test part by group.
+        statement: The guarantee in words.
+        folder: Where the run is.
+    """
+
+    method: str
+    seed: int
+    epsilon: float
+    steps: int
+    seconds: float
+    report: GroupReport
+    statement: str
+    folder: str
+
+    def plain(self) -> dict[str, Any]:
+        """As plain values, for a file."""
+        return {
+            "method": self.method,
+            "seed": self.seed,
+            "epsilon": finite(self.epsilon),
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "statement": self.statement,
+            "folder": self.folder,
+            "report": {
+                "overall": plain(self.report.overall),
+                "by_group": plain(self.report.by_group),
+                "sizes": dict(self.report.sizes),
+                "minimum_size": self.report.minimum_size,
+            },
+        }
+
+
+def read_result(folder: Path) -> RunResult | None:
+    """The result of a finished run, or None.
+
+    Raises:
+        FileError: If it is damaged.
+    """
+    path = folder / RESULT
+    if not path.is_file():
+        return None
+    stored = read_json(path)
+    try:
+        report = _read_report(stored.pop("report"))
+        stored["epsilon"] = float(stored["epsilon"])
+        return RunResult(report=report, **stored)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FileError(
+            f"{path} is damaged: it has not the fields of a result ({error}). Restore it from a "
+            "copy, or delete the folder and make the run again."
+        ) from error
+
+
+def versions() -> dict[str, str]:
+    """What a run is made with."""
+    return {
+        "plumbline": importlib.metadata.version("plumbline"),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def write_model(model: nn.Module, path: Path) -> None:
+    """Writes the weights; read them with ``torch.load(path, weights_only=True)``."""
+    # In memory first: torch does not say what a full disk has refused.
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    write_bytes(path, buffer.getvalue())
+
+
+def _read_report(stored: dict[str, Any]) -> GroupReport:
+    def number(value: Any) -> Any:
+        return Undefined(value.removeprefix("undefined: ")) if isinstance(value, str) else value
+
+    return GroupReport(
+        overall={name: number(value) for name, value in stored["overall"].items()},
+        by_group={
+            group: {name: number(value) for name, value in values.items()}
+            for group, values in stored["by_group"].items()
+        },
+        sizes=stored["sizes"],
+        minimum_size=stored["minimum_size"],
+    )

@@ -1,0 +1,156 @@
+"""What one run of a recipe is: a row, a seed, and the name of its folder, which these decide."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from plumbline.experiments.files import FileError, read_json
+from plumbline.experiments.recipe import DataPart, MethodPart, ModelPart, OptimizerPart, Recipe
+from plumbline.mechanism.calibration import Budget, Plan
+from plumbline.methods import Method
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What is run: a row of a recipe with a seed.
+
+    Attributes:
+        recipe: The recipe it belongs to.
+        method: Which of its rows.
+        seed: Which of its seeds.
+        held_out: The share of the training records that the run is judged on instead of the test
+            part, and not trained on; 0 for a run that is judged on the test part.
+        noise_seed: Of batches and noise where it is not ``seed``; None draws them securely.
+    """
+
+    recipe: Recipe
+    method: MethodPart
+    seed: int
+    held_out: float = 0.0
+    noise_seed: int | Literal["own"] | None = "own"
+
+    @property
+    def data(self) -> DataPart:
+        """The row's own data, or the recipe's."""
+        return self.method.data or self.recipe.data
+
+    @property
+    def model(self) -> ModelPart:
+        """The row's own network, or the recipe's."""
+        return self.method.model or self.recipe.model
+
+    @property
+    def optimizer(self) -> OptimizerPart:
+        """The row's own optimizer, or the recipe's; at the row's learning rate if it has one."""
+        part = self.method.optimizer or self.recipe.optimizer
+        rate = self.method.learning_rate
+        return part if rate is None else part.model_copy(update={"learning_rate": rate})
+
+    @property
+    def averaging(self) -> float | None:
+        """The decay of averaged weights: the row's own, or the recipe's."""
+        return self.recipe.averaging if self.method.averaging is None else self.method.averaging
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All that decides the result, as plain values; what is left at its default is left out."""
+        return {
+            "data": _short(self.data),
+            "model": _short(self.model),
+            "budget": _short(self.recipe.budget),
+            "optimizer": _short(self.optimizer),
+            "averaging": self.averaging,
+            "probe": self.recipe.probe and _short(self.recipe.probe),
+            "log_every": self.recipe.log_every,
+            "method": _short(self.method),
+            "seed": self.seed,
+            "held_out": self.held_out,
+            "noise_seed": self.noise_seed,
+        }
+
+    @property
+    def name(self) -> str:
+        """The row and the seed, for people."""
+        return f"{self.method.title}, seed {self.seed}"
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder: readable, and different for different settings."""
+        digest = hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:10]
+        title = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.method.title)
+        return f"{title}-seed{self.seed}-{digest}"
+
+    def plain(self) -> dict[str, Any]:
+        """As plain values, for another process."""
+        return {
+            "recipe": self.recipe.model_dump(mode="json"),
+            "method": self.method.model_dump(mode="json"),
+            "seed": self.seed,
+            "held_out": self.held_out,
+            "noise_seed": self.noise_seed,
+        }
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> RunSpec:
+        """From ``plain``."""
+        recipe, method = Recipe.of(fields["recipe"]), MethodPart.model_validate(fields["method"])
+        return cls(recipe, method, fields["seed"], fields["held_out"], fields["noise_seed"])
+
+
+def read_spec(folder: Path) -> RunSpec:
+    """What was run in a folder, from its settings.
+
+    Raises:
+        FileError: If they are damaged.
+        RecipeError: If they make no recipe.
+    """
+    path = folder / "recipe.json"
+    fields = read_json(path)
+    known = {name: fields[name] for name in Recipe.model_fields if fields.get(name) is not None}
+    rows = {"methods": [fields.get("method")], "seeds": [fields.get("seed")], "baseline": None}
+    recipe = Recipe.of({**known, **rows}, str(path))
+    held_out, noise_seed = fields.get("held_out"), fields.get("noise_seed", "own")
+    if not isinstance(held_out, float) or not (
+        noise_seed in ("own", None) or isinstance(noise_seed, int)
+    ):
+        raise FileError(f"{path} is damaged: held_out is {held_out!r}, noise_seed {noise_seed!r}.")
+    return RunSpec(recipe, recipe.methods[0], recipe.seeds[0], held_out, noise_seed)
+
+
+def budget_of(spec: RunSpec, method: Method, records: int) -> Budget:
+    """The recipe's budget for a row.
+
+    A method without a guarantee gets the noise that DP-SGD would have. A row with a batch size or
+    a number of epochs of its own gets the epsilon that the recipe's plain DP-SGD would spend.
+    """
+    part = spec.recipe.budget
+    own = {"expected_batch_size": spec.method.expected_batch_size, "epochs": spec.method.epochs}
+    given = {name: value for name, value in own.items() if value is not None}
+    if not given and (method.unbounded_reason is None or part.noise_multiplier is not None):
+        return part.budget()
+
+    def resolved(budget: Budget) -> Plan:
+        return budget.resolve(records, accountant=part.accountant, relation=part.relation)
+
+    budget = part.budget()
+    if given:
+        epsilon = part.epsilon or resolved(budget).epsilon
+        changes: dict[str, Any] = {"epsilon": epsilon, "noise_multiplier": None, **given}
+        if "epochs" in given:
+            changes["steps"] = None
+        budget = replace(budget, **changes)
+    if method.unbounded_reason is None:
+        return budget
+    noise = resolved(budget).noise_multiplier
+    return replace(budget, epsilon=None, noise_multiplier=noise)
+
+
+def _short(part: BaseModel) -> dict[str, Any]:
+    """As plain values, without what is left at its default: a new option moves no old folder."""
+    return part.model_dump(mode="json", exclude_defaults=True)

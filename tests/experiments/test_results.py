@@ -1,0 +1,57 @@
+"""A run's result and weights, written and read again."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from plumbline.experiments import RunResult
+from plumbline.experiments.files import FileError
+from plumbline.experiments.results import RESULT, read_result, versions, write_model
+from plumbline.fairness import GroupReport, Undefined
+
+REPORT = GroupReport(
+    overall={"accuracy": 0.75, "tpr": Undefined("no positives")},
+    by_group={"a": {"accuracy": 0.5}, "b": {"accuracy": 1.0}},
+    sizes={"a": 30, "b": 10},
+    minimum_size=20,
+)
+DONE = RunResult("dpsgd", 3, 2.5, 10, 1.5, REPORT, "In words.", "dpsgd-seed3-0123456789")
+
+
+@pytest.mark.parametrize("epsilon", [2.5, math.inf])
+def test_what_is_written_is_read(tmp_path: Path, epsilon: float) -> None:
+    done = replace(DONE, epsilon=epsilon)
+    (tmp_path / RESULT).write_text(json.dumps(done.plain(), allow_nan=False))
+    assert read_result(tmp_path) == done
+
+
+def test_there_may_be_none_yet(tmp_path: Path) -> None:
+    assert read_result(tmp_path) is None
+
+
+@pytest.mark.parametrize("field", ["report", "epsilon", "seed"])
+def test_a_damaged_one_is_refused(tmp_path: Path, field: str) -> None:
+    stored = DONE.plain()
+    del stored[field]
+    (tmp_path / RESULT).write_text(json.dumps(stored))
+    with pytest.raises(FileError, match=rf"result\.json is damaged.*{field}"):
+        read_result(tmp_path)
+
+
+def test_weights_are_read_without_pickle(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    write_model(model, tmp_path / "model.pt")
+    stored = torch.load(tmp_path / "model.pt", weights_only=True)
+    assert {name: value.tolist() for name, value in stored.items()} == {
+        name: value.tolist() for name, value in model.state_dict().items()
+    }
+
+
+def test_versions_name_what_decides_the_numbers() -> None:
+    assert versions()["torch"] == torch.__version__
+    assert set(versions()) == {"plumbline", "torch", "numpy", "python"}
