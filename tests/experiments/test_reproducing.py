@@ -179,10 +179,14 @@ above = [["a / x minus a / y", "b / x minus b / y", 1.0]]
 
 
 def test_the_page_has_all_of_it(judged: Any, tmp_path: Path) -> None:
+    claim = '[[claims]]\nsays = "new is slow"\nabove = [["new / time", 2.0, 1.0]]\n'
     found = judged(
-        ROWS + CLAIM, {**HOLDS, **NEAR, **NEAR_NEW, "new / time": 3.0}, {"new / loss": 0.35}
+        ROWS + CLAIM + claim,
+        {**HOLDS, **NEAR, **NEAR_NEW, "new / time": 3.0, "new / readings": 5.0},
+        {"new / loss": 0.35},
     )
     text = str(found)
+    assert "readings" not in text  # no claim is about them; the runs have them
     assert (tmp_path / "runs" / "small-quick" / "reproduction.md").read_text() == text
     for line in (
         "## A small table",

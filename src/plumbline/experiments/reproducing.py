@@ -167,6 +167,7 @@ class Reproduction:
         values: Published values beside ours.
         rows: The verdict for each row of values.
         claims: The paper's claims.
+        compared: The values that the claims are about.
         folder: Where the runs are.
     """
 
@@ -178,6 +179,7 @@ class Reproduction:
     values: tuple[Line, ...]
     rows: dict[str, Verdict]
     claims: tuple[Line, ...]
+    compared: frozenset[str] = field(repr=False)
     measurements: Measurements = field(repr=False)
     folder: str = ""
 
@@ -198,9 +200,13 @@ class Reproduction:
             lines += ["", "| row or claim | verdict |", "| --- | --- |"]
             lines += [f"| {row} | {verdict} |" for row, verdict in self.rows.items()]
             lines += [f"| {claim.what} | {claim.verdict} |" for claim in self.claims]
-        extra = [key for key in self.measurements.paper if not self._published(key)]
+        extra = [
+            key
+            for key in self.measurements.paper
+            if key in self.compared and not self._published(key)
+        ]
         if extra:
-            lines += ["", "| also measured | ours | tuned alike |", "| --- | ---: | ---: |"]
+            lines += ["", "| compared by claims | ours | tuned alike |", "| --- | ---: | ---: |"]
             for key in extra:
                 tuned = self.measurements.tuned.get(key)
                 lines.append(
@@ -268,6 +274,7 @@ def reproduce(
             Line(what=claim.says, verdict=_claim_verdict(claim, measured))
             for claim in published.claims
         ),
+        compared=frozenset(key for claim in published.claims for key in claim.keys),
         measurements=measured,
         folder=str(kept),
     )
