@@ -100,7 +100,8 @@ def _show_one(found: Verification) -> None:
 def _show_all(found: list[Verification]) -> None:
     from plumbline.experiments.verification import CONFIRMED, CONTRADICTED, UNKNOWN
 
-    shown = table("run", "epsilon", "confirmed", "not confirmed", "contradicted")
+    # Short titles: a long name beside them still fits into 80 columns.
+    shown = table("run", "epsilon", "confirmed", "unclear", "contradicted")
     for one in found:
         epsilon = "-" if one.epsilon is None else f"{one.epsilon:.4g}"
         counts = [len(one.of(outcome)) for outcome in (CONFIRMED, UNKNOWN, CONTRADICTED)]
