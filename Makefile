@@ -68,6 +68,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.methods
 	$(BIN)/python -m benchmarks.diagnostics
 	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m benchmarks.load
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m mkdocs build --strict
