@@ -239,7 +239,7 @@ READERS = (
 
 
 @pytest.mark.parametrize("make", READERS, ids=lambda make: make.__name__)
-@pytest.mark.parametrize("amount", [FEW // 5, pytest.param(MANY // 10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("amount", [FEW // 5, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Pillow's and scipy's, of damage
 def test_a_damaged_file(
     make: Callable[[Path, Patch], Reader], amount: int, tmp_path: Path, monkeypatch: Patch

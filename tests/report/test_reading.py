@@ -71,7 +71,7 @@ def test_a_folder_with_nothing_to_show_is_refused(tmp_path: Path, finished: bool
         (root / "recipe.json").unlink()
     else:
         (run_folder(root, "nonprivate", 0) / "result.json").unlink()
-    with pytest.raises(ValueError, match="no recipe" if finished else "no finished run"):
+    with pytest.raises(ValueError, match="neither recipe.json" if finished else "no finished run"):
         read(root)
 
 

@@ -191,6 +191,7 @@ class OwnRun:
             "classes": list(self.table.splits.classes),
             "settings": self.settings,
             "folder": str(self.folder),
+            "command": same_command(),
         }
 
     def _write(self, private: Private, ledger: Ledger, found: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""``plumbline report``: the page of a comparison."""
+"""``plumbline report``: the page of a comparison or of a run."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from plumbline.cli.app import Json, WrongUse, app, console, examples, show_json
 
 
 @app.command(
-    epilog=examples("plumbline report runs/demo", "plumbline report runs/demo --open"),
+    epilog=examples(
+        "plumbline report runs/demo",
+        "plumbline report runs/demo --open",
+        "plumbline report runs/my-global_adapt   (a run of train --data)",
+    ),
 )
 def report(
-    folder: Annotated[Path, typer.Argument(help="The folder of a comparison.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a comparison, or of a run.")],
     open_: Annotated[bool, typer.Option("--open", help="Open it in a browser.")] = False,
     json_: Json = False,
 ) -> None:
-    """Writes the page of a comparison: figures, tables and the verdict, in one file."""
+    """Writes the page of a comparison or a run: figures, tables and the verdict, in one file."""
     if not folder.is_dir():
         raise WrongUse(f"There is no folder {folder}; give the one that `compare` has written.")
-    if not (folder / "recipe.json").is_file():
-        raise WrongUse(
-            f"{folder} is not the folder of a comparison: it has no recipe.json. `plumbline "
-            "compare RECIPE` makes one."
-        )
     from plumbline.report import write
 
-    page = Path(write(folder))
+    try:
+        page = Path(write(folder))
+    except ValueError as error:
+        raise WrongUse(str(error)) from error
     if json_:
         show_json({"page": str(page)})
     else:

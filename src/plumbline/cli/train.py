@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -331,6 +332,7 @@ def show_run(result: dict[str, Any], json_: bool) -> None:
     show_statement(result["statement"])
     console.print()
     show(f"In {result['folder']}: the weights, the statement, the result, the ledger.")
+    show(f"Its page: plumbline report {shlex.quote(result['folder'])}")
 
 
 def by_group(report: dict[str, Any]) -> Any:

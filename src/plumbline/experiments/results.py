@@ -73,7 +73,7 @@ def read_result(folder: Path) -> RunResult | None:
         return None
     stored = read_json(path)
     try:
-        report = _read_report(stored.pop("report"))
+        report = read_report(stored.pop("report"))
         stored["epsilon"] = float(stored["epsilon"])
         return RunResult(report=report, **stored)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -101,7 +101,9 @@ def write_model(model: nn.Module, path: Path) -> None:
     write_bytes(path, buffer.getvalue())
 
 
-def _read_report(stored: dict[str, Any]) -> GroupReport:
+def read_report(stored: dict[str, Any]) -> GroupReport:
+    """Metrics by group, as a result has them."""
+
     def number(value: Any) -> Any:
         return Undefined(value.removeprefix("undefined: ")) if isinstance(value, str) else value
 

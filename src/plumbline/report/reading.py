@@ -1,8 +1,8 @@
 """What a page is made from: the recipe, the finished runs, and what they recorded, read once.
 
-A folder is a comparison's (a recipe and the folders of its runs) or that of one run. Only finished
-runs count, and only seeds that every method has finished: pairs of seeds are what tests and costs
-are made of. What is left out is said.
+A folder is a comparison's (a recipe and the folders of its runs) or that of one run, of a recipe or
+on a table of one's own. Only finished runs count, and only seeds that every method has finished:
+pairs of seeds are what tests and costs are made of. What is left out is said.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.experiments.comparing import MethodRow, Table, table_of
-from plumbline.experiments.files import read_rows
+from plumbline.experiments.files import read_json, read_rows
 from plumbline.experiments.probing import DIAGNOSTICS, FINAL_FILE
-from plumbline.experiments.recipe import MethodPart, Recipe
-from plumbline.experiments.results import METRICS, RESULT, RunResult, read_result
+from plumbline.experiments.recipe import (
+    BudgetPart,
+    DataPart,
+    MethodPart,
+    ModelPart,
+    OptimizerPart,
+    Recipe,
+)
+from plumbline.experiments.results import METRICS, RESULT, RunResult, read_report, read_result
 from plumbline.experiments.specs import RunSpec
 
-TUNING = "tuning.json"
+TUNING, OWN = "tuning.json", "settings.json"
 NONPRIVATE = "nonprivate"
 
 
@@ -56,6 +63,7 @@ class Study:
         tuning: The trials that tuned the methods, if there are any.
         single: Whether it is one run.
         left_out: What the recipe has and the page has not, in words.
+        command: That makes the run again, where no recipe does.
     """
 
     recipe: Recipe
@@ -64,6 +72,7 @@ class Study:
     tuning: Mapping[str, Any] | None
     single: bool
     left_out: tuple[str, ...] = ()
+    command: str | None = None
 
     @property
     def titles(self) -> list[str]:
@@ -130,10 +139,12 @@ def read(folder: str | os.PathLike[str]) -> Study:
     """
     root = Path(folder)
     path = root / "recipe.json"
+    if (root / OWN).is_file():
+        return _own(root)
     if not path.is_file():
         raise ValueError(
-            f"{root} has no recipe.json; give the folder of a comparison or of a run, as "
-            "`plumbline compare` leaves it behind."
+            f"{root} has neither recipe.json nor {OWN}; give the folder of a comparison or of a "
+            "run, as `plumbline compare` and `plumbline train` leave it behind."
         )
     fields = json.loads(path.read_text(encoding="utf-8"))
     if "methods" in fields:
@@ -180,9 +191,48 @@ def _single(fields: dict[str, Any], root: Path) -> Study:
     return Study(recipe, table, {run.result.method: (run,)}, None, True)
 
 
+def _own(root: Path) -> Study:
+    """A run on a table of one's own, with as much of a recipe as it has."""
+    if not (root / RESULT).is_file():
+        raise ValueError(f"The run in {root} is not finished; start it again to go on.")
+    stored = read_json(root / RESULT)
+    settings, network = stored["settings"], stored["model"]
+    method = MethodPart(name=settings["method"], settings=settings["method_settings"])
+    budget = {name: settings.get(name) for name in BudgetPart.model_fields if name in settings}
+    rate, seed = settings["learning_rate"], settings["seed"]
+    # Not validated: no loader has the name of a person's own file.
+    recipe = Recipe.model_construct(
+        name=root.name,
+        data=DataPart.model_construct(name=Path(settings["data"]).name),
+        model=ModelPart.model_construct(name=network["name"], options=network["options"]),
+        budget=BudgetPart(**budget),
+        optimizer=OptimizerPart(name=settings["optimizer"], learning_rate=rate),
+        methods=(method,),
+        seeds=(0 if seed is None else seed,),
+        baseline=None,
+    )
+    result = RunResult(
+        method=method.title,
+        seed=recipe.seeds[0],
+        epsilon=math.inf if stored["epsilon"] is None else float(stored["epsilon"]),
+        steps=stored["steps"],
+        seconds=stored["seconds"],
+        report=read_report(stored["report"]),
+        statement=stored["statement"],
+        folder=root.name,
+    )
+    runs = {method.title: (_with_files(result, root),)}
+    command = stored.get("command", "")
+    return Study(recipe, table_of(recipe, [result]), runs, None, True, command=command)
+
+
 def _run(folder: Path) -> Run:
     result = read_result(folder)
     assert result is not None  # the caller has looked
+    return _with_files(result, folder)
+
+
+def _with_files(result: RunResult, folder: Path) -> Run:
     return Run(
         result=result,
         metrics=tuple(read_rows(folder / METRICS)),

@@ -13,27 +13,39 @@ from plumbline.report.section import Grid, Html, Section
 
 def section(study: Study) -> Section:
     """The recipe as it can be run again, and the versions it was run with."""
-    recipe = study.recipe
-    file = f"{recipe.name}.toml"
-    text = tomli_w.dumps(_told(recipe.model_dump(mode="json", exclude_defaults=True)))
-    steps = (
-        f"<p>Save this recipe as <code>{html.escape(file)}</code>, then run:</p>"
-        f'<div class="command"><pre><code>plumbline compare {html.escape(file)}</code></pre>'
-        '<button type="button" class="copy">Copy</button></div>'
-        f'<details class="recipe"><summary>{html.escape(file)}</summary>'
-        f'<div class="command"><pre><code>{html.escape(text)}</code></pre>'
-        '<button type="button" class="copy">Copy</button></div></details>'
-    )
+    same = "a run with the same seed on the same versions gives them again."
+    if study.command is not None:
+        same = "without a seed another run draws other noise, and costs the records again."
+    steps = _recipe(study) if study.command is None else _command(study.command)
     return Section(
         "settings",
         "Settings, and how to repeat this",
-        "Everything that decides these numbers; a run with the same seed on the same versions "
-        "gives them again.",
+        f"Everything that decides these numbers; {same}",
         [Html(steps), _methods(study), _common(study)],
     )
 
 
+def _recipe(study: Study) -> str:
+    file = f"{study.recipe.name}.toml"
+    text = tomli_w.dumps(_told(study.recipe.model_dump(mode="json", exclude_defaults=True)))
+    return (
+        f"<p>Save this recipe as <code>{html.escape(file)}</code>, then run:</p>"
+        f"{_command(f'plumbline compare {file}')}"
+        f'<details class="recipe"><summary>{html.escape(file)}</summary>'
+        f"{_command(text)}</details>"
+    )
+
+
+def _command(text: str) -> str:
+    return (
+        f'<div class="command"><pre><code>{html.escape(text)}</code></pre>'
+        '<button type="button" class="copy">Copy</button></div>'
+    )
+
+
 def _methods(study: Study) -> Grid:
+    given = "the recipe" if study.command is None else "the command"
+    origins = {"given": given, "paper": "the paper", "tuned": "tuning"}
     rows = []
     for title in study.titles:
         part, spec = study.part(title), study.spec(title)
@@ -42,7 +54,7 @@ def _methods(study: Study) -> Grid:
             [
                 title,
                 part.name,
-                {"given": "the recipe", "paper": "the paper", "tuned": "tuning"}[part.origin],
+                origins[part.origin],
                 f"{spec.optimizer.learning_rate:g}",
                 spec.optimizer.name,
                 own or "–",
@@ -67,8 +79,9 @@ def _common(study: Study) -> Grid:
         ["budget", f"{spent}, δ = {budget.delta:g}, {length}"],
         ["expected batch size", f"{budget.expected_batch_size:,}"],
         ["accountant", f"{budget.accountant.upper()}, {budget.relation.replace('_', '/')}"],
-        ["seeds", ", ".join(map(str, recipe.seeds))],
     ]
+    if study.command is None:
+        rows.append(["seeds", ", ".join(map(str, recipe.seeds))])
     versions = next(iter(study.runs.values()))[0].versions
     rows += [[name, str(version)] for name, version in versions.items()]
     return Grid(["setting", "value"], rows, numeric=99, caption="What all methods share")

@@ -1,0 +1,39 @@
+"""``plumbline report``: the page of a run on a person's own table."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from plumbline.report.reading import read
+from tests.cli.calling import Called, people
+
+RUN = [
+    "train", "--data", "people.csv", "--target", "income", "--sensitive", "sex", "--epochs", "3",
+    "--batch", "80", "--out", "my run",
+]  # fmt: skip
+
+
+def test_a_run_on_ones_own_table(
+    call: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    people(tmp_path / "people.csv")
+    monkeypatch.setattr(sys, "argv", ["plumbline", *RUN])
+    assert call(*RUN) == 0
+    assert "plumbline report 'my run'" in call.out
+    assert call("report", "my run", "--json") == 0
+    page = Path(call.json["page"]).read_text()
+    assert "people.csv" in page
+    assert "train --data people.csv --target income" in page
+    assert "operating system&#x27;s entropy" in page
+    study = read(tmp_path / "my run")
+    assert (study.single, study.groups) == (True, ["f", "m"])
+    assert 0 < study.row(study.titles[0]).epsilon <= 3
+
+
+def test_a_run_that_is_not_finished(call: Called, tmp_path: Path) -> None:
+    people(tmp_path / "people.csv")
+    assert call(*RUN) == 0
+    (tmp_path / "my run" / "result.json").unlink()
+    assert call("report", "my run") == 2
+    assert "is not finished; start it again" in call.err
