@@ -59,3 +59,21 @@ def test_a_truncated_pickle_is_named_with_its_size(tmp_path: Path, kept: int) ->
     (tmp_path / "batch").write_bytes(content[:kept])
     with pytest.raises(DataError, match=rf"batch \({kept} bytes, md5 checksum [0-9a-f]{{32}}\)"):
         read_pickle(tmp_path / "batch")
+
+
+@pytest.mark.parametrize(
+    ("content", "asked"),
+    [
+        pytest.param(b"\x80\x02]r\xff\xff\xff\x7f.", "room for 2,147,483,647 values", id="memo"),
+        pytest.param(b"]p99999999999\n.", "room for 99,999,999,999 values", id="text"),
+        pytest.param(
+            b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(J\xff\xff\xff\x7ftU\x01btR.",
+            "an array of shape",
+            id="array",
+        ),
+    ],
+)
+def test_few_bytes_cannot_ask_for_much_memory(tmp_path: Path, content: bytes, asked: str) -> None:
+    (tmp_path / "batch").write_bytes(content)
+    with pytest.raises(DataError, match=f"asks for {asked}"):
+        read_pickle(tmp_path / "batch")

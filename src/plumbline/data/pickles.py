@@ -1,12 +1,15 @@
 """Pickles of arrays, read without running anything that the file asks for.
 
-A pickle may name any function of any module and have it called. This reader knows three names, all
-of them parts of a numpy array, and refuses every other.
+A pickle may name any function of any module and have it called. This reader knows the names of the
+parts of a numpy array, and refuses every other. Nor can a few bytes ask for much memory: for a list
+of remembered values with billions of places, or for an array before its content is seen.
 """
 
 from __future__ import annotations
 
+import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +27,9 @@ def read_pickle(path: Path) -> Any:
         DataError: If it is damaged, or asks for anything else.
     """
     try:
-        with path.open("rb") as stream:
-            return _ArraysOnly(stream, encoding="latin1").load()
+        data = path.read_bytes()
+        _check_places(data)
+        return _ArraysOnly(io.BytesIO(data), encoding="latin1").load()
     except _Refused as error:
         raise DataError(
             f"{path} asks for {error}, which no published file does. It was not run. Delete the "
@@ -43,6 +47,20 @@ class _Refused(pickle.UnpicklingError):
     pass
 
 
+def _check_places(data: bytes) -> None:
+    """Refuses a number for a remembered value that is larger than the file: room is made for it."""
+    for code, argument, _ in pickletools.genops(data):
+        if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
+            raise _Refused(f"room for {argument:,} values")
+
+
+def _empty(kind: Any, shape: Any, code: Any) -> Any:
+    """An array that is filled later, of the shape that its content then has."""
+    if kind is not np.ndarray or shape != (0,):
+        raise _Refused(f"an array of shape {shape} before its content")
+    return np.empty(0, "b")
+
+
 def _dtype(kind: Any, align: Any = False, copy: Any = False) -> Any:
     # Old pickles have 0 and 1 here, against which numpy 2.4 warns.
     return np.dtype(kind, align=bool(align), copy=bool(copy))
@@ -58,7 +76,7 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         match module, name:
             case (("numpy.core.multiarray" | "numpy._core.multiarray"), "_reconstruct"):
-                return np.empty(0).__reduce__()[0]  # the module's name depends on numpy's version
+                return _empty
             case "numpy", "ndarray":
                 return np.ndarray
             case "numpy", "dtype":
