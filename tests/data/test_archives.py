@@ -114,6 +114,17 @@ def test_links_and_devices_in_a_tar_are_refused(tmp_path: Path, member: tarfile.
     assert set(everything(tmp_path)) == {"archive"}
 
 
+@pytest.mark.parametrize("name", ["", "."])
+def test_a_file_without_a_name_is_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "some.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(name or "x", b"1")
+        archive.infolist()[0].filename = name  # as damage leaves it, in the directory only
+    with pytest.raises(DataError, match=r"some\.zip was not unpacked: its member .* has no name"):
+        unpack(path, tmp_path / "out")
+    assert [one.name for one in tmp_path.iterdir() if one.name.endswith(".part")] == []
+
+
 def test_links_in_a_zip_are_refused(tmp_path: Path) -> None:
     member = zipfile.ZipInfo("set/link")
     member.external_attr = 0o120777 << 16

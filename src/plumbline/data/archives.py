@@ -37,6 +37,8 @@ def unpack(archive: str | os.PathLike[str], folder: str | os.PathLike[str]) -> l
         written = []
         for name, stream in kind(source).files():
             target = _target(source, root, name)
+            if target == root:  # only a folder may be called "."
+                raise _refused(source, name, "has no name")
             target.parent.mkdir(parents=True, exist_ok=True)
             part = target.with_name(target.name + ".part")
             with stream, part.open("wb") as sink:
@@ -92,6 +94,8 @@ class _Zip:
 def _target(archive: Path, root: Path, name: str) -> Path:
     """Where a member goes, which is inside ``root`` on any platform and through any link there."""
     path, windows = PurePosixPath(name), PureWindowsPath(name)
+    if not name:
+        raise _refused(archive, name, "has no name")
     if path.is_absolute() or windows.drive or windows.root or ".." in (*path.parts, *windows.parts):
         raise _refused(archive, name, "is a path that leaves the folder")
     target = root / path
