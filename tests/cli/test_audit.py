@@ -73,7 +73,7 @@ def test_finished_runs_are_attacked(call: Called, tmp_path: Path) -> None:
         (["step", "dpsgd", "--confidence", "1"], "--confidence"),
         (["run", "nosuch.toml"], "There is no recipe file nosuch.toml"),
         (["run", "demo", "--canaries", "20000"], "20000 canaries are asked for"),
-        (["membership", "nosuch"], "no recipe.json"),
+        (["membership", "nosuch"], "neither recipe.json nor settings.json"),
     ],
 )
 def test_wrong_use_is_told_in_words(call: Called, arguments: list[str], message: str) -> None:

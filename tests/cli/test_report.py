@@ -29,6 +29,8 @@ def test_a_run_on_ones_own_table(
     study = read(tmp_path / "my run")
     assert (study.single, study.groups) == (True, ["f", "m"])
     assert 0 < study.row(study.titles[0]).epsilon <= 3
+    assert call("audit", "membership", "my run") == 2
+    assert "which of its records were trained on" in call.err
 
 
 def test_a_run_that_is_not_finished(call: Called, tmp_path: Path) -> None:

@@ -159,6 +159,12 @@ def membership(
     from plumbline.report.reading import read
 
     study = read(runs)
+    if study.command is not None:
+        raise WrongUse(
+            f"{runs} is a run on a table of one's own, and does not say which of its records were "
+            "trained on. plumbline.auditing has the attack for Python; runs of recipes can be "
+            "attacked here."
+        )
     found: dict[str, list[Membership]] = {}
     for title in study.titles:
         for run_ in study.runs[title]:
