@@ -12,6 +12,7 @@ import typer
 
 from plumbline.cli.app import (
     Json,
+    WrongUse,
     app,
     aside,
     console,
