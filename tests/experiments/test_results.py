@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from plumbline.experiments import RunResult
-from plumbline.experiments.files import FileError
-from plumbline.experiments.results import RESULT, read_result, versions, write_model
+from plumbline.experiments.files import RESULT, FileError
+from plumbline.experiments.results import read_result, versions, write_model
 from plumbline.fairness import GroupReport, Undefined
 
 REPORT = GroupReport(

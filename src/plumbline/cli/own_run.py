@@ -17,14 +17,17 @@ from plumbline.cli.app import Stopped, WrongUse, aside, note, same_command
 from plumbline.cli.own_table import OwnTable
 from plumbline.cli.stopping import BetweenSteps, stopping_between_steps
 from plumbline.experiments.files import (
-    append_row,
+    CHECKPOINT,
+    RESULT,
+    SETTINGS,
+    VERSIONS,
     finite,
-    kept_rows,
     make_folder,
     read_json,
     write_json,
-    write_text,
 )
+from plumbline.experiments.metrics_log import MetricsLog
+from plumbline.experiments.results import finish, versions
 from plumbline.training.checkpoint_file import remove_pair
 
 if TYPE_CHECKING:
@@ -34,9 +37,6 @@ if TYPE_CHECKING:
     from plumbline.training import Private
     from plumbline.training.fitting import StepInfo
 
-SETTINGS, RESULT, METRICS = "settings.json", "result.json", "metrics.jsonl"
-CHECKPOINT, MODEL, STATEMENT = "checkpoint.pt", "model.pt", "statement.txt"
-VERSIONS = "versions.json"
 SAVE_SECONDS = 20.0
 _POINTS = 10  # rows of metrics along a run
 
@@ -172,7 +172,7 @@ class OwnRun:
             if board is not None:
                 board.close()
         private.save(self.folder / CHECKPOINT)  # should judging be interrupted, nothing is lost
-        return log.seconds
+        return log.rows.seconds
 
     def _result(self, private: Private, seconds: float) -> dict[str, Any]:
         report = self.table.judge(private.model, self.table.splits.test)
@@ -195,18 +195,15 @@ class OwnRun:
         }
 
     def _write(self, private: Private, ledger: Ledger, found: dict[str, Any]) -> None:
-        from plumbline.experiments.manifest import write_manifest
-        from plumbline.experiments.results import versions, write_model
-
         write_json(self.folder / VERSIONS, versions())
-        write_model(private.model, self.folder / MODEL)
-        write_text(self.folder / STATEMENT, found["statement"])
-        text = json.dumps(found, indent=2, allow_nan=False) + "\n"
-        write_manifest(
-            self.folder, run=private.run, ledger=ledger.position, result=text, name=RESULT
+        finish(
+            self.folder,
+            private.model,
+            run=private.run,
+            ledger=ledger.position,
+            statement=found["statement"],
+            result=json.dumps(found, indent=2, allow_nan=False) + "\n",
         )
-        write_text(self.folder / RESULT, text)
-        remove_pair(self.folder / CHECKPOINT)
 
 
 class _Log:
@@ -215,14 +212,8 @@ class _Log:
     def __init__(self, run: OwnRun, private: Private, board: Any) -> None:
         self._run, self._board = run, board
         self._every = max(1, private.stop // _POINTS)
-        self._rows = kept_rows(run.folder / METRICS, private.steps_done)
-        self._earlier = float(self._rows[-1]["seconds"]) if self._rows else 0.0
-        self._start = self._saved = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """How long the run has taken, all sessions together."""
-        return self._earlier + time.monotonic() - self._start
+        self.rows = MetricsLog(run.folder, private.steps_done)
+        self._saved = time.monotonic()
 
     def after_step(self, private: Private, info: StepInfo) -> None:
         """Logs and saves where it is due."""
@@ -233,17 +224,8 @@ class _Log:
             self._saved = time.monotonic()
 
     def _measured(self, private: Private, info: StepInfo) -> None:
-        from plumbline.fairness import plain
-
         report = self._run.table.judge(private.model, self._run.table.splits.test)
-        row = {
-            "step": info.step,
-            "epsilon": finite(info.epsilon),
-            "seconds": self.seconds,
-            "overall": plain(report.overall),
-            "by_group": plain(report.by_group),
-        }
-        append_row(self._run.folder / METRICS, row)
+        self.rows.add(info, report)
         if self._board is not None:
             values = {name: report.overall[name] for name in ("accuracy", "loss")}
             numbers = {f"held out/{k}": v for k, v in values.items() if isinstance(v, float)}

@@ -28,10 +28,7 @@ def report(
         raise WrongUse(f"There is no folder {folder}; give the one that `compare` has written.")
     from plumbline.report import write
 
-    try:
-        page = Path(write(folder))
-    except ValueError as error:
-        raise WrongUse(str(error)) from error
+    page = Path(write(folder))
     if json_:
         show_json({"page": str(page)})
     else:

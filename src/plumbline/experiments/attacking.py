@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from plumbline import models
 from plumbline.auditing import MEASURES, Membership, RunAudit, audit_run, membership
 from plumbline.data import Part
+from plumbline.experiments.files import MODEL
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import RecipeError
-from plumbline.experiments.results import MODEL
 from plumbline.experiments.running import LOSS, started
 from plumbline.experiments.specs import RunSpec
 from plumbline.fairness import Number, Undefined

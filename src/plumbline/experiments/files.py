@@ -1,4 +1,4 @@
-"""Files of a run's folder: written whole or not at all, and rows that are appended along a run.
+"""Files of a run's folder: their names; written whole or not at all; rows appended along a run.
 
 Guarantee: once ``write_text`` or another of these has returned, the content is on the disk; if it
 fails (a full disk, a folder that is read-only), what was at the path before is as it was.
@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.training.checkpoint_file import advice, put
+
+RECIPE, SETTINGS, VERSIONS = "recipe.json", "settings.json", "versions.json"
+METRICS, CHECKPOINT, MODEL = "metrics.jsonl", "checkpoint.pt", "model.pt"
+STATEMENT, RESULT = "statement.txt", "result.json"
 
 
 class FileError(RuntimeError):

@@ -13,18 +13,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from plumbline.experiments.files import FileError, read_json, write_json
+from plumbline.experiments.files import (
+    CHECKPOINT,
+    METRICS,
+    MODEL,
+    RECIPE,
+    RESULT,
+    SETTINGS,
+    STATEMENT,
+    VERSIONS,
+    FileError,
+    read_json,
+    write_json,
+)
 from plumbline.mechanism.ledger import Position
 
 MANIFEST = "manifest.json"
-FORMAT = 1  # also in `read_manifest`
+FORMAT = 1
 _BLOCK = 1 << 20
-_ALWAYS = (
-    *("recipe.json", "settings.json", "versions.json", "metrics.jsonl", "diagnostics.jsonl"),
-    *("model.pt", "statement.txt", "result.json"),
-)
+_ALWAYS = (RECIPE, SETTINGS, VERSIONS, METRICS, "diagnostics.jsonl", MODEL, STATEMENT, RESULT)
 # A ledger may be charged further, and the checkpoint goes when the run is finished.
-_LEFT_OUT = ("ledger", "checkpoint.pt", MANIFEST)
+_LEFT_OUT = ("ledger", CHECKPOINT, MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,7 @@ class Manifest:
     files: Mapping[str, str]
 
 
-def write_manifest(folder: Path, *, run: str, ledger: Position, result: str, name: str) -> None:
+def write_manifest(folder: Path, *, run: str, ledger: Position, result: str) -> None:
     """Writes the manifest of a run that is finished but for its result.
 
     Args:
@@ -50,11 +59,10 @@ def write_manifest(folder: Path, *, run: str, ledger: Position, result: str, nam
         run: The run's id.
         ledger: The ledger's position after its last line.
         result: The text of the result, which is written next.
-        name: The name of that file.
     """
     there = (path for path in sorted(folder.iterdir()) if path.is_file())
     files = {path.name: sha256_of(path) for path in there if _counts(path.name)}
-    files[name] = hashlib.sha256(result.encode("utf-8")).hexdigest()
+    files[RESULT] = hashlib.sha256(result.encode("utf-8")).hexdigest()
     position = {"lines": ledger.count, "hash": ledger.hash}
     write_json(
         folder / MANIFEST, {"format": FORMAT, "run": run, "ledger": position, "sha256": files}
@@ -72,13 +80,15 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
     match read_json(path):
         case {
-            "format": 1,
+            "format": int(version),
             "run": str(run),
             "ledger": {"lines": int(lines), "hash": str(digest)},
             "sha256": dict(files),
-        } if all(isinstance(one, str) for one in files.values()):
+        } if version == FORMAT and all(isinstance(one, str) for one in files.values()):
             return Manifest(run, Position(lines, digest), files)
-    raise FileError(f"{path} is damaged, or of another version: it has not the fields of format 1.")
+    raise FileError(
+        f"{path} is damaged, or of another version: it has not the fields of format {FORMAT}."
+    )
 
 
 def changes(folder: Path, manifest: Manifest) -> list[str]:

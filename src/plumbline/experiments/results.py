@@ -13,10 +13,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from plumbline.experiments.files import FileError, finite, read_json, write_bytes
+from plumbline.experiments.files import (
+    CHECKPOINT,
+    MODEL,
+    RESULT,
+    STATEMENT,
+    FileError,
+    finite,
+    read_json,
+    write_bytes,
+    write_text,
+)
+from plumbline.experiments.manifest import write_manifest
 from plumbline.fairness import GroupReport, Undefined, plain
-
-RESULT, METRICS, CHECKPOINT, MODEL = "result.json", "metrics.jsonl", "checkpoint.pt", "model.pt"
+from plumbline.mechanism.ledger import Position
+from plumbline.training.checkpoint_file import remove_pair
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,26 @@ def read_result(folder: Path) -> RunResult | None:
             f"{path} is damaged: it has not the fields of a result ({error}). Restore it from a "
             "copy, or delete the folder and make the run again."
         ) from error
+
+
+def finish(
+    folder: Path, model: nn.Module, *, run: str, ledger: Position, statement: str, result: str
+) -> None:
+    """Writes what a run leaves behind; the result comes last, and then the checkpoint goes.
+
+    Args:
+        folder: The run's folder, with what was written along the way.
+        model: The model.
+        run: The run's id.
+        ledger: The ledger's position after its last line.
+        statement: The guarantee in words.
+        result: The result, as JSON.
+    """
+    write_text(folder / STATEMENT, statement)
+    write_model(model, folder / MODEL)
+    write_manifest(folder, run=run, ledger=ledger, result=result)
+    write_text(folder / RESULT, result)
+    remove_pair(folder / CHECKPOINT)
 
 
 def versions() -> dict[str, str]:

@@ -20,29 +20,12 @@ from torch import nn
 
 from plumbline import models
 from plumbline.data import Splits
-from plumbline.experiments.files import (
-    append_row,
-    finite,
-    kept_rows,
-    make_folder,
-    write_json,
-    write_text,
-)
+from plumbline.experiments.files import CHECKPOINT, RECIPE, VERSIONS, make_folder, write_json
 from plumbline.experiments.loading import judged, load_data
-from plumbline.experiments.manifest import write_manifest
+from plumbline.experiments.metrics_log import MetricsLog
 from plumbline.experiments.probing import Probing
-from plumbline.experiments.results import (
-    CHECKPOINT,
-    METRICS,
-    MODEL,
-    RESULT,
-    RunResult,
-    read_result,
-    versions,
-    write_model,
-)
+from plumbline.experiments.results import RunResult, finish, read_result, versions
 from plumbline.experiments.specs import RunSpec, budget_of
-from plumbline.fairness import plain
 from plumbline.mechanism.ledger import Ledger
 from plumbline.training import Private, make_private, resume
 from plumbline.training.checkpoint_file import remove_pair
@@ -81,8 +64,8 @@ def run(
 
 def _made(spec: RunSpec, folder: Path, told: Callable[[int, int], None] | None) -> RunResult:
     make_folder(folder)
-    write_json(folder / "recipe.json", {**spec.facts, "name": spec.recipe.name})
-    write_json(folder / "versions.json", versions())
+    write_json(folder / RECIPE, {**spec.facts, "name": spec.recipe.name})
+    write_json(folder / VERSIONS, versions())
     splits = load_data(spec)
     with Ledger.open(folder / "ledger", reserve=_RESERVE) as ledger:
         private = started(spec, splits, ledger, folder / CHECKPOINT)
@@ -103,19 +86,21 @@ def _made(spec: RunSpec, folder: Path, told: Callable[[int, int], None] | None) 
             seed=spec.seed,
             epsilon=private.epsilon(exact=True),
             steps=private.steps_done,
-            seconds=log.seconds,
+            seconds=log.rows.seconds,
             report=report,
             statement=private.statement(),
             folder=spec.folder,
         )
         private.close()
-    write_text(folder / "statement.txt", result.statement + "\n")
-    with private.averaged() if spec.averaging is not None else nullcontext():
-        write_model(private.model, folder / MODEL)
-    text = json.dumps(result.plain(), indent=2) + "\n"
-    write_manifest(folder, run=private.run, ledger=ledger.position, result=text, name=RESULT)
-    write_text(folder / RESULT, text)
-    remove_pair(folder / CHECKPOINT)
+    with private.averaged() if spec.averaging is not None else nullcontext(private.model) as model:
+        finish(
+            folder,
+            model,
+            run=private.run,
+            ledger=ledger.position,
+            statement=result.statement + "\n",
+            result=json.dumps(result.plain(), indent=2) + "\n",
+        )
     return result
 
 
@@ -194,29 +179,15 @@ class _Log:
         told: Callable[[int, int], None] | None,
     ) -> None:
         self._splits, self._folder, self._every, self._told = splits, folder, every, told
-        rows = kept_rows(folder / METRICS, private.steps_done)
-        self._earlier = float(rows[-1]["seconds"]) if rows else 0.0
-        self._start = self._saved = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """How long the run has taken, all sessions together."""
-        return self._earlier + time.monotonic() - self._start
+        self.rows = MetricsLog(folder, private.steps_done)
+        self._saved = time.monotonic()
 
     def after_step(self, private: Private, info: StepInfo) -> None:
         """Logs, saves, tells."""
         if self._told is not None:
             self._told(info.step, info.steps)
         if info.step % self._every == 0 or info.step == info.steps:
-            report = judged(private, self._splits)
-            row = {
-                "step": info.step,
-                "epsilon": finite(info.epsilon),
-                "seconds": self.seconds,
-                "overall": plain(report.overall),
-                "by_group": plain(report.by_group),
-            }
-            append_row(self._folder / METRICS, row)
+            self.rows.add(info, judged(private, self._splits))
         if time.monotonic() - self._saved > _SAVE_SECONDS and info.step < info.steps:
             private.ranks.wish(_SAVE)
         if _save_if_wished(private, self._folder):

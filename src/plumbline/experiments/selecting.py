@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from plumbline import models
-from plumbline.experiments.files import write_json, write_text
+from plumbline.experiments.files import MODEL, RESULT, STATEMENT, write_json, write_text
 from plumbline.experiments.loading import load_data, measure
 from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
-from plumbline.experiments.results import MODEL, RESULT, RunResult, write_model
+from plumbline.experiments.results import RunResult, write_model
 from plumbline.experiments.running import run
 from plumbline.experiments.specs import RunSpec
 from plumbline.experiments.tuning import candidate, score_of, space_of
@@ -137,7 +137,7 @@ def select(
         folder=str(kept),
     )
     write_model(model, kept / MODEL)
-    write_text(kept / "statement.txt", selected.statement + "\n")
+    write_text(kept / STATEMENT, selected.statement + "\n")
     write_json(kept / RESULT, _plain(selected))
     return selected
 

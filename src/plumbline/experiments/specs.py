@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from plumbline.experiments.files import FileError, read_json
+from plumbline.experiments.files import RECIPE, FileError, read_json
 from plumbline.experiments.recipe import DataPart, MethodPart, ModelPart, OptimizerPart, Recipe
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.methods import Method
@@ -110,7 +110,7 @@ def read_spec(folder: Path) -> RunSpec:
         FileError: If they are damaged.
         RecipeError: If they make no recipe.
     """
-    path = folder / "recipe.json"
+    path = folder / RECIPE
     fields = read_json(path)
     known = {name: fields[name] for name in Recipe.model_fields if fields.get(name) is not None}
     rows = {"methods": [fields.get("method")], "seeds": [fields.get("seed")], "baseline": None}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.experiments.comparing import MethodRow, Table, table_of
-from plumbline.experiments.files import read_json, read_rows
+from plumbline.experiments.files import METRICS, RECIPE, RESULT, SETTINGS, VERSIONS, read_rows
 from plumbline.experiments.probing import DIAGNOSTICS, FINAL_FILE
 from plumbline.experiments.recipe import (
     BudgetPart,
@@ -26,10 +26,11 @@ from plumbline.experiments.recipe import (
     OptimizerPart,
     Recipe,
 )
-from plumbline.experiments.results import METRICS, RESULT, RunResult, read_report, read_result
-from plumbline.experiments.specs import RunSpec
+from plumbline.experiments.results import RunResult, read_report, read_result
+from plumbline.experiments.specs import RunSpec, read_spec
+from plumbline.experiments.verification.claims import read_claim
 
-TUNING, OWN = "tuning.json", "settings.json"
+TUNING = "tuning.json"
 NONPRIVATE = "nonprivate"
 
 
@@ -138,18 +139,18 @@ def read(folder: str | os.PathLike[str]) -> Study:
         ValueError: If there is no finished run in it.
     """
     root = Path(folder)
-    path = root / "recipe.json"
-    if (root / OWN).is_file():
+    path = root / RECIPE
+    if (root / SETTINGS).is_file():
         return _own(root)
     if not path.is_file():
         raise ValueError(
-            f"{root} has neither recipe.json nor {OWN}; give the folder of a comparison or of a "
+            f"{root} has neither {RECIPE} nor {SETTINGS}; give the folder of a comparison or of a "
             "run, as `plumbline compare` and `plumbline train` leave it behind."
         )
     fields = json.loads(path.read_text(encoding="utf-8"))
     if "methods" in fields:
         return _comparison(Recipe.of(fields, str(path)), root)
-    return _single(fields, root)
+    return _single(root)
 
 
 def _comparison(recipe: Recipe, root: Path) -> Study:
@@ -180,25 +181,21 @@ def _comparison(recipe: Recipe, root: Path) -> Study:
     return Study(shown, table, runs, _json(root / TUNING), False, left_out)
 
 
-def _single(fields: dict[str, Any], root: Path) -> Study:
-    if not (root / RESULT).is_file():
-        raise ValueError(f"The run in {root} is not finished; start it again to go on.")
-    known = {name: fields[name] for name in Recipe.model_fields if fields.get(name) is not None}
-    changes = {"methods": [fields["method"]], "seeds": [fields["seed"]], "baseline": None}
-    recipe = Recipe.of({**known, **changes}, str(root / "recipe.json"))
-    run = _run(root)
+def _single(root: Path) -> Study:
+    _require_finished(root)
+    recipe, run = read_spec(root).recipe, _run(root)
     table = table_of(recipe, [run.result])
     return Study(recipe, table, {run.result.method: (run,)}, None, True)
 
 
 def _own(root: Path) -> Study:
     """A run on a table of one's own, with as much of a recipe as it has."""
-    if not (root / RESULT).is_file():
-        raise ValueError(f"The run in {root} is not finished; start it again to go on.")
-    stored = read_json(root / RESULT)
-    settings, network = stored["settings"], stored["model"]
+    _require_finished(root)
+    claim = read_claim(root)
+    settings, stored = claim.settings, claim.result or {}
+    network = stored["model"]
     method = MethodPart(name=settings["method"], settings=settings["method_settings"])
-    budget = {name: settings.get(name) for name in BudgetPart.model_fields if name in settings}
+    budget = {name: settings[name] for name in BudgetPart.model_fields if name in settings}
     rate, seed = settings["learning_rate"], settings["seed"]
     # Not validated: no loader has the name of a person's own file.
     recipe = Recipe.model_construct(
@@ -214,7 +211,7 @@ def _own(root: Path) -> Study:
     result = RunResult(
         method=method.title,
         seed=recipe.seeds[0],
-        epsilon=math.inf if stored["epsilon"] is None else float(stored["epsilon"]),
+        epsilon=float(stored["epsilon"]),
         steps=stored["steps"],
         seconds=stored["seconds"],
         report=read_report(stored["report"]),
@@ -224,6 +221,11 @@ def _own(root: Path) -> Study:
     runs = {method.title: (_with_files(result, root),)}
     command = stored.get("command", "")
     return Study(recipe, table_of(recipe, [result]), runs, None, True, command=command)
+
+
+def _require_finished(root: Path) -> None:
+    if not (root / RESULT).is_file():
+        raise ValueError(f"The run in {root} is not finished; start it again to go on.")
 
 
 def _run(folder: Path) -> Run:
@@ -238,7 +240,7 @@ def _with_files(result: RunResult, folder: Path) -> Run:
         metrics=tuple(read_rows(folder / METRICS)),
         readings=tuple(read_rows(folder / DIAGNOSTICS)),
         final=_json(folder / FINAL_FILE) or {},
-        versions=_json(folder / "versions.json") or {},
+        versions=_json(folder / VERSIONS) or {},
     )
 
 

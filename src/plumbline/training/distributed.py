@@ -118,6 +118,9 @@ class Ranks:
             RanksDisagree: If another rank stands at another place.
             RankLost: If a rank has ended or does not answer in time.
         """
+        if self.count == 1:
+            self.said = [mark]
+            return self.said
         met = self._exchanged(_Word(at, mark, sorted(self._wishes)))
         failed = next((place for place, word in enumerate(met) if word.error), None)
         if failed is not None:
@@ -224,8 +227,6 @@ class Ranks:
             )
 
     def _exchanged(self, own: _Word) -> list[_Word]:
-        if self.count == 1:
-            return [own]
         if self._over:
             raise RankLost(f"The run has failed on these processes before. {_AGAIN}")
         words = [torch.zeros(_SIZE, dtype=torch.uint8) for _ in range(self.count)]

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from plumbline.experiments.files import STATEMENT
 from plumbline.experiments.manifest import Manifest
 from plumbline.experiments.verification.checks import CONFIRMED, CONTRADICTED, UNKNOWN, Check
 from plumbline.experiments.verification.claims import Claim
@@ -103,7 +104,7 @@ class Spent:
         if self._claim.result is None:
             return
         text = self._claim.result["statement"]
-        path = self._claim.folder / "statement.txt"
+        path = self._claim.folder / STATEMENT
         if not path.is_file():
             yield Check("statement", UNKNOWN, "there is no statement.txt")
         elif path.read_text(encoding="utf-8", errors="replace").strip() != text.strip():

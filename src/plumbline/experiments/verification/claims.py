@@ -12,16 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from plumbline.experiments.files import FileError, read_json
+from plumbline.experiments.files import RECIPE, RESULT, SETTINGS, FileError, read_json
 from plumbline.experiments.recipe import RecipeError
-from plumbline.experiments.results import RESULT
 from plumbline.experiments.specs import RunSpec, budget_of, read_spec
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.release import Sampling, StepRelease
 from plumbline.methods import REGISTRY, Method
-
-RECIPE, SETTINGS = "recipe.json", "settings.json"
 
 
 @dataclass(frozen=True)

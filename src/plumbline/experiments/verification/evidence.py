@@ -16,10 +16,9 @@ import torch
 from plumbline import models
 from plumbline.data import Splits
 from plumbline.data.files import DataError
-from plumbline.experiments.files import FileError, read_json
+from plumbline.experiments.files import CHECKPOINT, MODEL, VERSIONS, FileError, read_json
 from plumbline.experiments.loading import load_data, measure
 from plumbline.experiments.manifest import Manifest, changes
-from plumbline.experiments.results import CHECKPOINT, MODEL
 from plumbline.experiments.running import started
 from plumbline.experiments.verification.checks import CONFIRMED, CONTRADICTED, UNKNOWN, Check
 from plumbline.experiments.verification.claims import Claim
@@ -184,7 +183,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 def versions(claim: Claim) -> Iterator[Check]:
     """What the run was made with."""
-    path = claim.folder / "versions.json"
+    path = claim.folder / VERSIONS
     if not path.is_file():
         yield Check("versions", UNKNOWN, "none were recorded")
         return
