@@ -1,4 +1,4 @@
-from plumbline.experiments.reproducing import names
+from plumbline.experiments.papers import names
 from tests.cli.calling import Called
 
 

@@ -1,13 +1,17 @@
-"""A finished run, made once; tests take copies of it to damage."""
+"""A finished run, made once, of which tests take copies to damage; and a small reproduction."""
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from plumbline.experiments import RunSpec, run
+from plumbline.experiments import Reproduction, RunSpec, reproduce, run
+from plumbline.experiments import papers as papers_files
+from plumbline.experiments.studies import STUDIES, Measured, Measurements
 from tests.experiments.small import recipe
+from tests.experiments.small_paper import HEAD, PLAN
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +34,33 @@ def copied(finished: Path, tmp_path: Path) -> Callable[[], Path]:
         return Path(shutil.copytree(finished, tmp_path / finished.name))
 
     return copy
+
+
+@pytest.fixture
+def papers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of reproductions."""
+    monkeypatch.setattr(papers_files, "recipes_folder", lambda: tmp_path / "recipes")
+    (tmp_path / "recipes" / "papers").mkdir(parents=True)
+    return tmp_path / "recipes" / "papers"
+
+
+@pytest.fixture
+def judged(papers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Judges measurements that are given against a published file that is given."""
+
+    def judge(
+        published: str, paper: dict[str, float], tuned: dict[str, float] | None = None
+    ) -> Reproduction:
+        def fake(settings: dict[str, Any], folder: Path, *_: Any) -> Measurements:
+            columns = [
+                {key: Measured(value) for key, value in column.items()}
+                for column in (paper, tuned or {})
+            ]
+            return Measurements(columns[0], columns[1], (f"seeds {settings['seeds']}",))
+
+        monkeypatch.setitem(STUDIES, "fake", fake)
+        (papers / "small.toml").write_text(PLAN)
+        (papers / "small.published.toml").write_text(HEAD + published)
+        return reproduce("small", "quick", tmp_path / "runs")
+
+    return judge

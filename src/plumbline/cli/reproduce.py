@@ -78,7 +78,7 @@ _SIZES = ("quick", "paper")
 
 
 def _names() -> list[str]:
-    from plumbline.experiments.reproducing import names
+    from plumbline.experiments.papers import names
 
     return names()
 

@@ -333,5 +333,17 @@ def known(kind: str, name: str, names: Sequence[str]) -> str:
     raise ValueError(f"there is no {kind} {name!r}.{hint}")
 
 
+def require_known(kind: str, name: str, names: Sequence[str]) -> None:
+    """The same for a name that is not in a file.
+
+    Raises:
+        RecipeError: With the nearest name, if there is no such thing.
+    """
+    try:
+        known(kind, name, names)
+    except ValueError as error:
+        raise RecipeError(f"{error}") from None
+
+
 def _short(value: Any) -> bool:
     return isinstance(value, str | int | float | bool) and len(str(value)) < 80

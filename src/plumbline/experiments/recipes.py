@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from plumbline.experiments.recipe import RecipeError, known
+from plumbline.experiments.recipe import RecipeError, require_known
 
 
 def folder() -> Path:
@@ -24,10 +24,8 @@ def find(name: str) -> Path:
         return given
     if given.suffix == ".toml":
         raise RecipeError(f"There is no recipe file {name}.")
-    try:
-        return folder() / f"{known('recipe', name, names())}.toml"
-    except ValueError as error:
-        raise RecipeError(f"{error}") from None
+    require_known("recipe", name, names())
+    return folder() / f"{name}.toml"
 
 
 def names() -> list[str]:

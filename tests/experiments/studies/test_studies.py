@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from plumbline.experiments import reproducing
+from plumbline.experiments import papers, recipes
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.studies import STUDIES, Measured, Measurements, benchmark
 from plumbline.experiments.studies.symmetry_over_training import asymmetry
@@ -220,15 +220,15 @@ def test_bounds_need_two_groups_and_a_reading(tmp_path: Path) -> None:
 def test_shipped_claims_are_about_what_a_study_measures(
     name: str, study: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    root = reproducing.recipes_folder() / "papers"
+    root = recipes.folder() / "papers"
     plan = tomllib.loads((root / f"{name}.toml").read_text("utf-8"))
     assert plan["study"] == study
     fields = tomllib.loads((root / f"{name}.published.toml").read_text("utf-8"))
-    published = reproducing.PublishedFile.model_validate(fields)
+    published = papers.PublishedFile.model_validate(fields)
     keys = {key for claim in published.claims for key in claim.keys}
     keys |= {f"{row.row} / {metric}" for row in published.rows for metric in row.values}
     assert keys <= set(measured(study, settings, tmp_path).paper)
     if study == "symmetry":
-        quick = reproducing.ReproductionFile.model_validate(plan).at("quick")
+        quick = papers.ReproductionFile.model_validate(plan).at("quick")
         assert 3 % quick["every"] == 0
         assert quick["recipe"]["budget"]["epochs"] >= 3

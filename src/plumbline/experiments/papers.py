@@ -1,0 +1,160 @@
+"""The two files of a reproduction, below ``recipes/papers``.
+
+NAME.toml says how the numbers are made: a study, and the recipe or settings that it works on, at a
+quick size and at the paper's own. NAME.published.toml has what the paper printed: values, and
+claims as inequalities between values.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from plumbline.experiments.recipe import Part, RecipeError, require_known, wrong_fields
+from plumbline.experiments.recipes import folder as recipes_folder
+
+Size = Literal["quick", "paper"]
+File = TypeVar("File", bound=Part)
+Inequality = tuple[str | float, str | float, float]
+MINUS = " minus "
+
+
+class Published(Part):
+    """One row of published values: all of them within the tolerance, or not.
+
+    Attributes:
+        row: The row.
+        values: Metric to value, such as "accuracy / male" to 80.5.
+    """
+
+    row: str
+    values: dict[str, float]
+
+
+class Claim(Part):
+    """A claim of the paper: some values lie above others.
+
+    What holds, but by less than claimed, is reproduced in direction only.
+
+    Attributes:
+        says: In words.
+        above: (this, that, by at least this much): keys "row / metric", or numbers, or the
+            difference of two keys, "this minus that".
+        times: (this, that, at least so many times that), the same way.
+    """
+
+    says: str
+    above: tuple[Inequality, ...] = ()
+    times: tuple[Inequality, ...] = ()
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Claim:
+        if not self.above + self.times:
+            raise ValueError(f"the claim {self.says!r} has neither 'above' nor 'times'")
+        return self
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The values that it is about."""
+        sides = [side for this, that, _ in self.above + self.times for side in (this, that)]
+        given = [side.split(MINUS) for side in sides if isinstance(side, str)]
+        return tuple(key for keys in given for key in keys)
+
+
+class PublishedFile(Part):
+    """NAME.published.toml.
+
+    Attributes:
+        source: Paper and table.
+        notes: What a reader must know about the numbers: disagreements, corrections.
+        tolerance: How far our mean may lie from a published value, by the metric's first word.
+        reference: The row that the direction of the others is told from.
+        rows: What was published.
+        claims: What the paper says of it.
+    """
+
+    source: str
+    notes: tuple[str, ...] = ()
+    tolerance: dict[str, float] = Field(default_factory=dict)
+    reference: str | None = None
+    rows: tuple[Published, ...] = ()
+    claims: tuple[Claim, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_tolerances(self) -> PublishedFile:
+        metrics = {metric.split(" / ")[0] for row in self.rows for metric in row.values}
+        if missing := sorted(metrics - set(self.tolerance)):
+            raise ValueError(f"there is no tolerance for {', '.join(missing)}")
+        return self
+
+    def tolerance_of(self, metric: str) -> float:
+        """How far our mean of a metric, such as "loss / male", may lie from the published value."""
+        return self.tolerance[metric.split(" / ")[0]]
+
+
+class ReproductionFile(Part):
+    """NAME.toml.
+
+    Attributes:
+        title: What is reproduced.
+        study: Name of one of ``STUDIES``.
+        settings: For the study; a recipe, mostly.
+        quick: What differs at the quick size, table within table.
+        minutes: About how long each size takes on two cores.
+    """
+
+    title: str
+    study: str
+    settings: dict[str, Any]
+    quick: dict[str, Any] = Field(default_factory=dict)
+    minutes: dict[Size, float]
+
+    def at(self, size: Size) -> dict[str, Any]:
+        """The settings at a size."""
+        return merged(self.settings, self.quick) if size == "quick" else self.settings
+
+
+def names() -> list[str]:
+    """The reproductions there are."""
+    found = recipes_folder().joinpath("papers").glob("*.published.toml")
+    return sorted(path.name.removesuffix(".published.toml") for path in found)
+
+
+def read(name: str) -> tuple[ReproductionFile, PublishedFile]:
+    """The files of a reproduction.
+
+    Raises:
+        RecipeError: With the nearest name, or with the file, the field and what is wrong with it.
+    """
+    require_known("reproduction", name, names())
+    root = recipes_folder() / "papers"
+    return (
+        _read(root / f"{name}.toml", ReproductionFile),
+        _read(root / f"{name}.published.toml", PublishedFile),
+    )
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A table with changes, tables within it changed the same way."""
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(old, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def _read(path: Path, kind: type[File]) -> File:
+    try:
+        fields = tomllib.loads(path.read_text(encoding="utf-8"))
+        return kind.model_validate(fields)
+    except OSError as error:
+        raise RecipeError(f"{path.name} cannot be read: {error.strerror}.") from error
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path.name} is not valid TOML: {error}.") from error
+    except ValidationError as error:
+        raise RecipeError(wrong_fields(error, path.name)) from None

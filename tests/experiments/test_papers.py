@@ -1,0 +1,147 @@
+"""The files of reproductions: checked where they enter, and those that are shipped."""
+
+import functools
+from typing import Any
+
+import pytest
+
+from plumbline import data
+from plumbline.data.files import DataError
+from plumbline.experiments import recipes
+from plumbline.experiments.papers import PublishedFile, merged, names, read
+from plumbline.experiments.probing import ALONG
+from plumbline.experiments.recipe import Recipe, RecipeError
+from plumbline.experiments.studies import STUDIES
+from plumbline.experiments.studies.benchmark import BenchmarkPart
+
+ROOT = recipes.folder() / "papers"
+SHIPPED = names()
+COSTS = ("privacy cost", "excessive risk")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        pytest.param(
+            '[[rows]]\nrow = "a"\nvalues = { time = 1.0 }', "no tolerance for time", id="t"
+        ),
+        pytest.param('[[claims]]\nsays = "nothing"', "neither 'above' nor 'times'", id="claim"),
+        pytest.param('[[rows]]\nrow = "a"\nvalue = { loss = 1.0 }', "value", id="field"),
+        pytest.param("[[rows]", "not valid TOML", id="toml"),
+    ],
+)
+def test_files_are_checked_where_they_enter(judged: Any, wrong: str, says: str) -> None:
+    with pytest.raises(RecipeError, match=says) as refused:
+        judged(wrong, {})
+    assert "small.published.toml" in str(refused.value)
+
+
+def test_quick_changes_tables_within_tables() -> None:
+    base = {"a": {"b": 1, "c": {"d": 2}}, "e": [1, 2]}
+    changed = merged(base, {"a": {"c": {"d": 3}}, "e": [4]})
+    assert changed == {"a": {"b": 1, "c": {"d": 3}}, "e": [4]}
+    assert base["e"] == [1, 2]
+
+
+def keys_of(published: PublishedFile) -> set[str]:
+    stated = {f"{row.row} / {metric}" for row in published.rows for metric in row.values}
+    return stated | {key for claim in published.claims for key in claim.keys}
+
+
+def recipe_of(settings: dict[str, Any]) -> Recipe | None:
+    """The recipe of a reproduction, if it has one."""
+    if "recipe" in settings:
+        return Recipe.of(settings["recipe"])
+    if "budget" not in settings:
+        return None
+    return Recipe.of({key: value for key, value in settings.items() if key != "pair"})
+
+
+def test_every_table_and_figure_is_there() -> None:
+    tables = {f"004-table-{number}" for number in range(1, 6)}
+    figures = {f"004-figures-{data}" for data in ("adult", "dutch", "mnist", "celeba")}
+    others = {"000-figure-2-cifar10", "000-figure-2-fashion-mnist", "000-figure-3"}
+    others |= {"001-examples", "001-symmetry-mnist", "001-symmetry-cifar10", "002-figure-4"}
+    assert tables | figures | others | {"002-table-4", "004-figure-5"} <= set(SHIPPED)
+    stems = {path.name.removesuffix(".toml") for path in ROOT.glob("*.toml")}
+    assert stems == {name + ending for name in SHIPPED for ending in ("", ".published")}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_files_can_be_read_at_both_sizes(name: str) -> None:
+    plan, published = read(name)
+    assert plan.study in STUDIES
+    assert set(plan.minutes) == {"quick", "paper"}
+    assert name.startswith(published.source.split()[1])
+    assert published.claims
+    for size in ("quick", "paper"):
+        recipe = recipe_of(plan.at(size))
+        if recipe is not None:
+            assert recipe.name == name
+            assert set(recipe.probe.measure if recipe.probe else ()) <= set(ALONG)
+    if published.reference is not None:
+        assert published.reference in {row.row for row in published.rows}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_published_rows_and_claims_are_about_rows_of_the_recipe(name: str) -> None:
+    plan, published = read(name)
+    keys = keys_of(published)
+    if plan.study == "comparison":
+        recipe = recipe_of(plan.settings)
+        assert recipe is not None
+        labels = {row.label or row.name for row in recipe.methods if row.origin != "tuned"}
+        probed = recipe.probe.measure if recipe.probe else ()
+        metrics = {"accuracy", "loss", *COSTS, *(f"{cost} gap" for cost in COSTS), *probed}
+        for key in keys:
+            row, metric, *_ = key.split(" / ")
+            assert row in labels
+            assert metric in metrics
+        if any("cost" in key or "risk" in key for key in keys if "excessive_risk" not in key):
+            assert "nonprivate" in {row.name for row in recipe.methods}
+    elif plan.study == "benchmark":
+        part = BenchmarkPart.model_validate(plan.settings)
+        made = {f"{m} / step time / {column}" for m in part.methods for column in part.models}
+        assert keys <= made
+
+
+@functools.cache
+def groups_of(name: str, options: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
+    try:
+        return data.load(name, **dict(options)).groups
+    except DataError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", [one for one in SHIPPED if one.startswith("004")])
+def test_published_groups_are_the_data_sets_own(name: str) -> None:
+    plan, published = read(name)
+    recipe = recipe_of(plan.settings)
+    assert recipe is not None
+    groups = groups_of(recipe.data.name, tuple(recipe.data.options.items()))
+    assert set(plan.settings.get("pair", ())) <= set(groups)
+    for key in keys_of(published):
+        _, metric, *rest = key.split(" / ")
+        if metric in ("accuracy", "loss", *COSTS):
+            assert rest[0] in groups
+        elif metric == "excessive_risk":
+            assert rest[0] in groups
+            assert rest[1] in ("direction", "magnitude", "noise", "clip")
+        elif metric == "progress":
+            assert rest[0] in ("loss_by_group", "gradient_norm_by_group")
+            assert rest[1] in groups
+
+
+@pytest.mark.parametrize("name", ["004-table-4", "004-table-5"])
+def test_the_tables_of_paper_004_are_complete(name: str) -> None:
+    """Six rows of ten numbers, without the costs of the first; and their own arithmetic."""
+    plan, published = read(name)
+    assert [len(row.values) for row in published.rows] == [4, 10, 10, 10, 10, 10]
+    assert len(plan.settings["seeds"]) == 5
+    base = published.rows[0].values
+    for row in published.rows[1:]:
+        for group in ("male", "female"):
+            lost = base[f"accuracy / {group}"] - row.values[f"accuracy / {group}"]
+            assert row.values[f"privacy cost / {group}"] == pytest.approx(lost, abs=0.21)
+            more = row.values[f"loss / {group}"] - base[f"loss / {group}"]
+            assert row.values[f"excessive risk / {group}"] == pytest.approx(more, abs=0.021)
