@@ -1,18 +1,20 @@
 """How the image records' settings were found: equal tuning over methods x features x epsilon.
 
 `python -m benchmarks.record_search mnist fashion-mnist cifar10` gives every way of clipping, on
-every kind of fixed public features and at every epsilon, the same number of trials, drawn alike,
-and judges them by 5,000 training records that are held out. The models are linear, so that a
-record's gradient is `(p - y) x^T` in closed form, and all trials of an epsilon are trained at once
-on the same batches, each with its own noise; the factors are those of `plumbline.clipping`, the
-noise multiplier that of `plumbline.mechanism`. Every trial is added to
-benchmarks/results/record_search.json; what is found goes into recipes/records, and only the runs of
-those recipes are reported. Epsilon covers none of the search.
+every kind of features (pixels, scattering, and scattering less a mean that is released privately)
+and at every epsilon, the same number of trials, drawn alike, and judges them by 5,000 training
+records that are held out. The models are linear, so that a record's gradient is `(p - y) x^T` in
+closed form, and all trials of an epsilon are trained at once on the same batches, each with its own
+noise; the factors are those of `plumbline.clipping`, the noise multiplier that of
+`plumbline.mechanism`. Every trial is kept in benchmarks/results/record_search.json; what is found
+goes into recipes/records, and only the runs of those recipes are reported. Epsilon covers none of
+the search.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -28,10 +30,14 @@ from torch import Tensor, nn
 from plumbline import Budget, data
 from plumbline.clipping import Automatic, Clipping, Flat, Global
 from plumbline.experiments.loading import cache_folder
+from plumbline.mechanism.release import StepRelease
 from plumbline.models import scattering
+from plumbline.training.moments import mean_release, private_mean
 
 RESULTS = Path(__file__).parent / "results" / "record_search.json"
-FEATURES = ("scattering", "pixels")
+FEATURES = ("scattering", "centred", "pixels")
+CENTRE = mean_release(32.0, seeded=True)
+"""The private mean that is subtracted from "centred" scattering features."""
 METHODS = ("dpsgd", "automatic", "global_scaling")
 EPOCHS = {1.0: 30, 2.0: 45, 3.0: 60}
 EPSILONS = {"cifar10": (3.0,)}
@@ -78,24 +84,34 @@ class Task:
     y: Tensor
     judged_x: Tensor
     judged_y: Tensor
+    before: tuple[StepRelease, ...] = ()
 
     @classmethod
     def load(cls, name: str, features: str) -> Task:
         """The last `HELD_OUT` training records, in a fixed random order, judge."""
         options = {"allow_partial": True} if name == "cifar10" else {}
         part = data.load(name, **options).train
-        if features == "scattering":
+        if features != "pixels":
             found = scattering.features(part, cache=cache_folder())
         else:
             found = part.fetch(torch.arange(len(part)))[0]
         order = torch.randperm(len(part), generator=torch.Generator().manual_seed(0))
-        groups = found.shape[1] // 3 if features == "scattering" else 1
+        groups = 1 if features == "pixels" else found.shape[1] // 3
         norm = nn.GroupNorm(groups, found.shape[1], affine=False)
         x = torch.empty(len(part), found[0].numel())
         for start in range(0, len(part), 4096):
             x[start : start + 4096] = norm(found[start : start + 4096]).flatten(1)
         train, judged = order[:-HELD_OUT], order[-HELD_OUT:]
-        return cls(x[train], part.y[train], x[judged], part.y[judged])
+        if features == "centred":
+            x -= private_mean(
+                (x[index] for index in train.split(4096)),
+                records=len(train),
+                noise_multiplier=CENTRE.noise_multiplier,
+                bound=math.sqrt(x.shape[1]),
+                seed=0,
+            )
+        before = (CENTRE,) if features == "centred" else ()
+        return cls(x[train], part.y[train], x[judged], part.y[judged], before)
 
     def accuracy(self, weights: Tensor) -> list[float]:
         """Of models `[K, classes, d + 1]`, on the records that judge, in percent."""
@@ -110,7 +126,7 @@ def trained(task: Task, epsilon: float, trials: list[Trial]) -> dict[float, Tens
     records, width = task.x.shape
     plan = Budget(
         epsilon=epsilon, delta=DELTA, epochs=EPOCHS[epsilon], expected_batch_size=BATCH
-    ).resolve(records)
+    ).resolve(records, before=task.before)
     generator = torch.Generator().manual_seed(0)
     weights = torch.empty(len(trials), CLASSES, width + 1)
     weights.uniform_(-1 / math.sqrt(width), 1 / math.sqrt(width), generator=generator)
@@ -139,25 +155,24 @@ def trained(task: Task, epsilon: float, trials: list[Trial]) -> dict[float, Tens
     return averages
 
 
-def search(name: str, count: int) -> Iterator[dict[str, Any]]:
-    """Every trial of every cell, one row for each decay of its average."""
+def search(name: str, features: str, count: int) -> Iterator[dict[str, Any]]:
+    """Every trial of every method and epsilon, one row for each decay of its average."""
     trials = [Trial.drawn(method, number) for method in METHODS for number in range(count)]
-    for features in FEATURES:
-        task = Task.load(name, features)
-        for epsilon in EPSILONS.get(name, tuple(EPOCHS)):
-            start = time.perf_counter()
-            for decay, weights in trained(task, epsilon, trials).items():
-                for trial, accuracy in zip(trials, task.accuracy(weights), strict=True):
-                    yield {
-                        "task": name,
-                        "epsilon": epsilon,
-                        "features": features,
-                        **asdict(trial),
-                        "learning_rate": float(f"{trial.learning_rate:.3g}"),
-                        "averaging": decay,
-                        "accuracy": round(accuracy, 2),
-                    }
-            print(f"{name} {features} epsilon {epsilon:g}: {time.perf_counter() - start:.0f} s")
+    task = Task.load(name, features)
+    for epsilon in EPSILONS.get(name, tuple(EPOCHS)):
+        start = time.perf_counter()
+        for decay, weights in trained(task, epsilon, trials).items():
+            for trial, accuracy in zip(trials, task.accuracy(weights), strict=True):
+                yield {
+                    "task": name,
+                    "epsilon": epsilon,
+                    "features": features,
+                    **asdict(trial),
+                    "learning_rate": float(f"{trial.learning_rate:.3g}"),
+                    "averaging": decay,
+                    "accuracy": round(accuracy, 2),
+                }
+        print(f"{name} {features} epsilon {epsilon:g}: {time.perf_counter() - start:.0f} s")
 
 
 def best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -184,15 +199,16 @@ def main() -> None:
     """Searches, keeps every row, prints the best of each cell."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("tasks", nargs="+", choices=["mnist", "fashion-mnist", "cifar10"])
+    parser.add_argument("--features", nargs="+", choices=FEATURES, default=FEATURES)
     parser.add_argument("--trials", type=int, default=4)
     options = parser.parse_args()
     rows = json.loads(RESULTS.read_text()) if RESULTS.is_file() else []
-    for name in options.tasks:
-        rows = [row for row in rows if row["task"] != name]
-        for row in search(name, options.trials):
+    for name, features in itertools.product(options.tasks, options.features):
+        rows = [row for row in rows if (row["task"], row["features"]) != (name, features)]
+        for row in search(name, features, options.trials):
             rows.append(row)
             RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
-    for row in best(rows):
+    for row in best([row for row in rows if row["task"] in options.tasks]):
         print(row)
 
 

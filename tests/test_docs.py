@@ -1,11 +1,14 @@
 """What the README and the docs say runs: their code, their commands, their tables, their links.
 
-Three comments in the Markdown, each on the line before a block, change what is done with it:
+Comments in the Markdown, each on the line before a block, change what is done with it:
 
 - ``<!-- needs: opacus -->``: the block runs where these modules can be imported, else it is left
   out. What another library warns of does not fail it.
 - ``<!-- output -->``: the block is what the Python block before it printed, word for word.
 - ``<!-- parsed only -->``: the commands are costly; they are parsed and not run.
+
+A TOML block is a recipe, or what a comment before it says: ``<!-- a reproduction -->`` or
+``<!-- published numbers -->``.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -31,6 +34,8 @@ from typer.testing import CliRunner
 
 import plumbline as pl
 from plumbline.cli import app
+from plumbline.experiments.papers import PublishedFile, ReproductionFile, Size
+from plumbline.experiments.recipe import Part, Recipe
 from plumbline.experiments.recipes import find
 from plumbline.methods import REGISTRY
 
@@ -123,6 +128,26 @@ def foreign(block: Block) -> Iterator[None]:
 
 def test_the_readme_has_code() -> None:
     assert sum(block.language == "python" for block in blocks(ROOT / "README.md")) >= 2
+
+
+# Recipes
+
+SETTINGS: dict[str, type[Part]] = {
+    "": Recipe,
+    "a reproduction": ReproductionFile,
+    "published numbers": PublishedFile,
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_recipes_can_be_used(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "toml":
+            made = SETTINGS[block.note].model_validate(tomllib.loads(block.body))
+            if isinstance(made, ReproductionFile):
+                assert made.study == "comparison"
+                for size in get_args(Size):
+                    Recipe.of(made.at(size))
 
 
 # Commands

@@ -202,6 +202,13 @@ def test_reserving_writes_one_line_for_many_steps_and_gives_back_the_rest(path: 
     assert total(Ledger.read(path)) == 25
 
 
+def test_nothing_is_reserved_that_the_run_may_not_charge(path: Path) -> None:
+    with Ledger.open(path, reserve=10) as ledger:
+        for step in range(12):
+            ledger.charge(release(), run="a", step=step, most=12)
+            assert total(Ledger.read(path)) == (10 if step < 10 else 12)
+
+
 def test_a_crash_overstates_a_reservation_and_never_understates_it(path: Path) -> None:
     def work(report: Callable[[], None]) -> None:
         ledger = Ledger.open(path, reserve=10)

@@ -14,9 +14,9 @@ import plumbline as pl
 from plumbline.mechanism import accountant
 from plumbline.mechanism.calibration import BudgetError
 from plumbline.mechanism.ledger import Ledger, LedgerError, NoiseReuse
-from plumbline.mechanism.release import FullBatch, Query, StepRelease
+from plumbline.mechanism.release import FullBatch, StepRelease
 from plumbline.training import CheckpointMismatch, moments
-from plumbline.training.moments import Moments, private_moments
+from plumbline.training.moments import Moments, mean_release, private_mean, private_moments
 from tests.training.small import LOSS, budget, data, network, private, run
 
 QUIET: dict[str, Any] = {"noise_multiplier": 1e-9, "bound": 1e3, "square_bound": 1e3}
@@ -87,6 +87,42 @@ def test_one_record_moves_each_answer_by_at_most_its_bound(name: str, place: int
     assert (found.variance > 0).all()
 
 
+def test_a_mean_of_every_feature() -> None:
+    x = features()
+    found = private_mean(x.split(7), records=60, noise_multiplier=1e-9, bound=1e3)
+    torch.testing.assert_close(found.double(), x.double().mean(0), rtol=1e-6, atol=1e-6)
+    assert found.dtype == torch.float32
+
+
+def test_its_noise_has_the_declared_size() -> None:
+    found = private_mean([torch.zeros(10, 20_000)], records=50, noise_multiplier=3.0, bound=2.0)
+    assert float(found.double().std()) == pytest.approx(3 * 2 / 50, rel=0.05)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_one_record_moves_it_by_at_most_its_bound(name: str) -> None:
+    with_it = features()
+    with_it[30] = BAD[name](with_it[30])
+    without = torch.cat([with_it[:30], with_it[31:]])
+    one, other = (
+        private_mean([rows], records=60, noise_multiplier=1e-12, bound=2.0).double()
+        for rows in (with_it, without)
+    )
+    assert float((one - other).norm()) * 60 <= 2.0 * (1 + 1e-5)  # the answer is float32
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_its_release_is_known_before(seed: int | None, tmp_path: Path) -> None:
+    """And is charged once, also where a ledger reserves steps ahead."""
+    with Ledger.open(tmp_path / "ledger", reserve=50) as ledger:
+        private_mean(
+            [features()], records=60, noise_multiplier=3.0, bound=2.0, seed=seed, ledger=ledger
+        )
+        release = mean_release(3.0, seeded=seed is not None)
+        assert Ledger.read(ledger.path).entries() == [(release.to_dict(), 1)]
+        private(before=[release], ledger=ledger)
+
+
 def test_the_release_says_what_was_asked() -> None:
     release = private_moments(features(), **SETTINGS).release
     assert release.sampling == FullBatch()
@@ -98,21 +134,6 @@ def test_the_release_says_what_was_asked() -> None:
     assert release.noise_multiplier == pytest.approx(3 / 2**0.5)
     seeded = private_moments(features(), **SETTINGS, seed=3).release
     assert all("noise from a seed" in query.name for query in seeded.queries)
-
-
-def test_what_is_charged_is_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Query] = []
-
-    class Watched(moments.Answers):
-        def answer(self, query: Query, *rest: Any) -> dict[str, Tensor]:
-            seen.append(query)
-            return super().answer(query, *rest)
-
-    monkeypatch.setattr(moments, "Answers", Watched)
-    found = private_moments(features(), **SETTINGS)
-    assert tuple(query.asked for query in seen) == found.release.queries
-    for query, value in zip(seen, exact(features(), **SETTINGS), strict=True):
-        torch.testing.assert_close(query.value, value)
 
 
 def test_a_seed_repeats_the_noise_and_other_questions_have_other_noise() -> None:

@@ -17,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from plumbline import models
 from plumbline.auditing import MEASURES, Membership, RunAudit, audit_run, membership
 from plumbline.data import Part
 from plumbline.experiments.files import MODEL
@@ -134,7 +133,7 @@ def membership_of(
     if not path.is_file():
         raise RecipeError(f"{folder} has no {MODEL}: the run is not finished, or was moved.")
     splits = load_data(spec)
-    model = models.build(spec.model.name, **spec.model.options)
+    model = spec.model.build()
     model.load_state_dict(torch.load(path, weights_only=True))
     parts = splits.train, splits.test
     groups = [part.sensitive_features if splits.groups else None for part in parts]

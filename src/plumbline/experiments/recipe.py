@@ -90,15 +90,34 @@ class DataPart(StrictPart):
 
 
 class ModelPart(StrictPart):
-    """Which network, by name, and the options of its builder."""
+    """Which network, by name, and the options of its builder.
+
+    Attributes:
+        name: Of ``plumbline.models``.
+        options: Of its builder.
+        centre: The noise multiplier of a mean of the features that is released before the first
+            step, and subtracted from them; None subtracts nothing. The budget pays for it.
+    """
 
     name: str
     options: Options = Field(default_factory=dict)
+    centre: float | None = Field(default=None, gt=0)
 
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
         return known("network", name, list(models.MODELS))
+
+    @model_validator(mode="after")
+    def _can_be_centred(self) -> ModelPart:
+        if self.centre is not None and not models.accepts(self.name, "centred"):
+            raise ValueError(f"the network {self.name!r} cannot subtract a mean")
+        return self
+
+    def build(self) -> torch.nn.Module:
+        """The network."""
+        centred = {} if self.centre is None else {"centred": True}
+        return models.build(self.name, **self.options, **centred)
 
 
 class OptimizerPart(StrictPart):

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from plumbline import models
 from plumbline.data import Splits
+from plumbline.experiments.centring import centre, centre_of
 from plumbline.experiments.files import CHECKPOINT, RECIPE, VERSIONS, make_folder, write_json
 from plumbline.experiments.loading import judged, load_data
 from plumbline.experiments.metrics_log import MetricsLog
@@ -146,7 +146,7 @@ def started(
         checkpoint: Where it goes on from, if there is such a file.
     """
     torch.manual_seed(spec.seed)
-    model = models.build(spec.model.name, **spec.model.options)
+    model = spec.model.build()
     method = spec.method.build()
     settings: dict[str, Any] = {
         "loss": LOSS,
@@ -155,15 +155,21 @@ def started(
         "accountant": spec.recipe.budget.accountant,
         "relation": spec.recipe.budget.relation,
         "sensitive_features": splits.train.sensitive_features,
-        "seed": spec.seed if spec.noise_seed == "own" else spec.noise_seed,
+        "seed": spec.random_seed,
         "deterministic": True,
         "ledger": ledger,
         "averaging": spec.averaging,
+        "before": spec.before,
     }
     made = spec.optimizer.build(model)
-    there = Ranks.here().from_first("the folder", lambda: checkpoint and checkpoint.is_file())
+    ranks = Ranks.here()
+    there = ranks.from_first("the folder", lambda: checkpoint and checkpoint.is_file())
     if checkpoint is not None and there:
         return resume(checkpoint, model, made, splits.train, **settings)
+    if spec.model.centre is not None:
+        if ranks.first:
+            centre(spec, model, splits.train, ledger)
+        ranks.take_from_first("the mean", [centre_of(model).mean])
     return make_private(model, made, splits.train, **settings)
 
 

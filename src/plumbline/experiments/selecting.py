@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from plumbline import models
 from plumbline.experiments.files import MODEL, RESULT, STATEMENT, write_json, write_text
 from plumbline.experiments.loading import load_data, measure
 from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
@@ -98,7 +97,8 @@ def select(
     plan = replace(part, epsilon=epsilon, noise_multiplier=None).resolve(len(splits.train))
 
     def releases_at(noise: float) -> list[tuple[StepRelease, int]]:
-        return [(_step(row, noise, plan), plan.steps), (scored, 1)]
+        asked = [(one, 1) for one in spec.before]
+        return [*asked, (_step(row, noise, plan), plan.steps), (scored, 1)]
 
     noise = count.calibrate(releases_at, epsilon=epsilon, delta=part.delta)
     spent = count.epsilon(releases_at(noise), delta=part.delta)
@@ -122,7 +122,7 @@ def select(
             else:
                 shutil.rmtree(Path(secret) / tried.folder)
         assert best is not None  # there is at least one candidate
-        model = models.build(spec.model.name, **spec.model.options)
+        model = spec.model.build()
         model.load_state_dict(torch.load(best[2], weights_only=True))
     tested = load_data(replace(spec, held_out=0.0))
     kept = Path(folder)

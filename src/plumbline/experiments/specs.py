@@ -13,7 +13,9 @@ from pydantic import BaseModel
 from plumbline.experiments.files import RECIPE, FileError, read_json
 from plumbline.experiments.recipe import DataPart, MethodPart, ModelPart, OptimizerPart, Recipe
 from plumbline.mechanism.calibration import Budget, Plan
+from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method
+from plumbline.training.moments import mean_release
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,18 @@ class RunSpec:
     def averaging(self) -> float | None:
         """The decay of averaged weights: the row's own, or the recipe's."""
         return self.recipe.averaging if self.method.averaging is None else self.method.averaging
+
+    @property
+    def random_seed(self) -> int | None:
+        """Of batches and noise; None draws them securely."""
+        return self.seed if self.noise_seed == "own" else self.noise_seed
+
+    @property
+    def before(self) -> tuple[StepRelease, ...]:
+        """What is asked of the training records before the first step."""
+        if self.model.centre is None:
+            return ()
+        return (mean_release(self.model.centre, seeded=self.random_seed is not None),)
 
     @property
     def facts(self) -> dict[str, Any]:

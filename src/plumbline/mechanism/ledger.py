@@ -253,7 +253,10 @@ class Ledger:
             if noise_position is None and same and ahead >= count:
                 self._reserved[run] = ahead - count
                 return self.position
-            size = self._affordable(key, count, noise_position is None)
+            size = count if noise_position is not None else max(count, self._reserve)
+            if most is not None:  # nothing is reserved that the run may not charge
+                size = max(count, min(size, most - self.charged(run)))
+            size = self._affordable(key, count, size)
             new: list[dict[str, Any]] = []
             if ahead:
                 new.append({"kind": "refund", "of": self._book.current[run], "count": ahead})
@@ -367,9 +370,8 @@ class Ledger:
             return None
         return self._book.declarations[self._book.current[run]].key
 
-    def _affordable(self, key: str, count: int, may_reserve: bool) -> int:
-        """How many steps to charge: `reserve`, or fewer if the guards allow only fewer."""
-        size = max(count, self._reserve) if may_reserve else count
+    def _affordable(self, key: str, count: int, size: int) -> int:
+        """How many steps to charge: `size`, or fewer if the guards allow only fewer."""
         while True:
             try:
                 for guard in self._guards:

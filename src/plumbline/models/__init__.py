@@ -7,9 +7,9 @@ torch imports it where a network is built.
 import importlib
 import pkgutil
 
-from plumbline.models.registry import MODELS, build
+from plumbline.models.registry import MODELS, accepts, build
 
-__all__ = ["MODELS", "build"]
+__all__ = ["MODELS", "accepts", "build"]
 
 for _file in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_file.name}")

@@ -22,6 +22,11 @@ def model(name: str) -> Callable[[Builder], Builder]:
     return register
 
 
+def accepts(name: str, option: str) -> bool:
+    """Whether a network's builder has an option of that name."""
+    return option in inspect.signature(MODELS[name]).parameters
+
+
 def build(name: str, **options: Any) -> nn.Module:
     """A network by name, such as ``build("dpnas-cifar")``, with the options of its builder."""
     if name not in MODELS:

@@ -2,10 +2,14 @@
 
 All begin by normalising the features, in one of two ways that keep to the guarantee: group by group
 within each record, which involves no other record; or with a mean and variance for every channel
-that were released privately (``plumbline.training.moments.private_moments``) and are paid for.
+that were released privately (``plumbline.training.moments.private_moments``) and are paid for. The
+linear model can also subtract a mean that was released privately (``private_mean``): what all
+records have in common makes every gradient longer, and tells no class from another.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor, nn
@@ -42,13 +46,41 @@ class Standardise(nn.Module):
         return (x - mean.view(by_channel)) * variance.view(by_channel).rsqrt()
 
 
+class Centre(nn.Module):
+    """``x - mean``, with a mean that is not trained; zero until it is set.
+
+    Args:
+        shape: Of a record's features.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.register_buffer("mean", torch.zeros(shape))
+
+    @property
+    def bound(self) -> float:
+        """The largest L2 norm of features that were normalised group by group."""
+        return math.sqrt(self.mean.numel())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, *shape]`` to the same shape."""
+        return x - self.mean
+
+
 @model("scattering-linear")
 def linear(
-    *, classes: int = 10, in_channels: int = 81, size: int = 7, normalise: Normalise = 27
+    *,
+    classes: int = 10,
+    in_channels: int = 81,
+    size: int = 7,
+    normalise: Normalise = 27,
+    centred: bool = False,
 ) -> nn.Module:
     """A linear model on features ``[B, in_channels, size, size]``: 39,700 parameters."""
     return nn.Sequential(
         _normaliser(in_channels, normalise),
+        *([Centre(in_channels, size, size)] if centred else []),
         nn.Flatten(),
         nn.Linear(in_channels * size * size, classes),
     )

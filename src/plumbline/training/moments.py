@@ -1,17 +1,18 @@
 """A private mean and variance of features, to normalise them with before training.
 
-Every record has two vectors: the means of its channels over their positions, and the means of their
-squares. Each is scaled down to a public bound, summed over all records, and released with Gaussian
-noise; mean and variance of every channel follow (Tramer and Boneh 2021, section 2.3 and appendix).
-Their released code takes the two bounds from exact quantiles of the data, which nothing covers;
-here they are stated by who asks, without looking at the data.
+For ``private_moments``, every record has two vectors: the means of its channels over their
+positions, and the means of their squares. Each is scaled down to a public bound, summed over all
+records, and released with Gaussian noise; mean and variance of every channel follow (Tramer and
+Boneh 2021, section 2.3 and appendix). Their released code takes the two bounds from exact quantiles
+of the data, which nothing covers; here they are stated by who asks, without looking at the data.
+``private_mean`` asks for a mean alone, but of every feature at every position.
 
-Guarantee: what was asked is ``Moments.release``, one full-batch Gaussian mechanism. Passed on as
-``make_private(..., before=[moments.release])`` it is part of what the run accounts for and states.
+Guarantee: that of ``asking``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -19,10 +20,8 @@ from torch import Tensor
 
 from plumbline.checks import check_count, check_positive
 from plumbline.mechanism.ledger import Ledger
-from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
-from plumbline.mechanism.release import FullBatch, Query, StepRelease
-from plumbline.training.answering import Answers
-from plumbline.training.settings import inputs_digest
+from plumbline.mechanism.release import GaussianQuery, Query, StepRelease
+from plumbline.training.asking import ask, name_of, release_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +85,13 @@ def private_moments(
             f"features is a tensor of shape {tuple(features.shape)} and type {features.dtype}; "
             "give floating-point numbers with one row per record, [n, channels, ...]."
         )
-    # The name reaches ledger and statement, where a seed must not go unnoticed.
-    how = "" if seed is None else " (noise from a seed)"
     queries = [
-        Query(value=total, sensitivity=most, sigma=noise_multiplier, name=f"{name}{how}")
+        Query(
+            value=total,
+            sensitivity=most,
+            sigma=noise_multiplier,
+            name=name_of(name, seeded=seed is not None),
+        )
         for total, most, name in zip(
             _sums(features, (bound, square_bound), chunk),
             (bound, square_bound),
@@ -97,19 +99,63 @@ def private_moments(
             strict=True,
         )
     ]
-    release = StepRelease(sampling=FullBatch(), queries=tuple(one.asked for one in queries))
-    source: RandomSource = SecureSource()
-    if seed is not None:
-        source = SeededSource(seed, f"moments {tuple(features.shape)} {release.to_dict()}")
-    if ledger is not None:
-        _charge(ledger, release, source, queries)
-    answers = Answers(source, 0, 0)
-    means, squares = (
-        answers.answer(query, release.queries, 0, place)["value"] / (records or len(features))
-        for place, query in enumerate(queries)
-    )
+    asked = ask(f"moments {tuple(features.shape)}", queries, seed=seed, ledger=ledger)
+    means, squares = (answer / (records or len(features)) for answer in asked.answers)
     variance = (squares - means.square()).clamp(min=floor)
-    return Moments(means.float(), variance.float(), release)
+    return Moments(means.float(), variance.float(), asked.release)
+
+
+def mean_release(noise_multiplier: float, *, seeded: bool) -> StepRelease:
+    """What ``private_mean`` releases, in units of its bound: known before it is asked."""
+    query = GaussianQuery(
+        name=name_of("the mean of the features", seeded=seeded),
+        sensitivity=1.0,
+        noise_multiplier=noise_multiplier,
+    )
+    return release_of([query])
+
+
+def private_mean(
+    features: Iterable[Tensor],
+    *,
+    records: int,
+    noise_multiplier: float,
+    bound: float,
+    seed: int | None = None,
+    ledger: Ledger | None = None,
+) -> Tensor:
+    """The mean of features, released with noise; what it costs is ``mean_release``.
+
+    Args:
+        features: ``[R, ...]``, some records at a time. A record with a feature that is not finite
+            contributes zero.
+        records: The number of records, public.
+        noise_multiplier: The noise, in units of the bound.
+        bound: The largest L2 norm that a record's features may have; longer ones are scaled down.
+            Public: state it without looking at the data.
+        seed: Makes the noise reproducible, for who knows the seed; by default it is secure.
+        ledger: Where the release is charged, durably, before it is made.
+
+    Returns:
+        ``[...]``, float32.
+
+    Raises:
+        LedgerError: If the release could not be charged; nothing was released then.
+    """
+    for name, value in (("noise_multiplier", noise_multiplier), ("bound", bound)):
+        check_positive(name, value)
+    check_count("records", records)
+    total, shape = torch.zeros(()), torch.Size()
+    for rows in features:
+        total, shape = total + _within(rows.detach().cpu().double().flatten(1), bound), rows.shape
+    query = Query(
+        value=total / bound,
+        sensitivity=1.0,
+        sigma=noise_multiplier,
+        name=name_of("the mean of the features", seeded=seed is not None),
+    )
+    asked = ask(f"mean {records} {tuple(shape[1:])}", [query], seed=seed, ledger=ledger)
+    return (asked.answers[0] * bound / records).float().view(shape[1:])
 
 
 def _sums(features: Tensor, bounds: tuple[float, float], chunk: int) -> tuple[Tensor, Tensor]:
@@ -119,18 +165,12 @@ def _sums(features: Tensor, bounds: tuple[float, float], chunk: int) -> tuple[Te
         x = rows.detach().cpu().double()
         x = x.flatten(2) if x.dim() > 2 else x[..., None]
         for place, vectors in enumerate((x.mean(2), x.square().mean(2))):
-            norms = vectors.norm(dim=1, keepdim=True)
-            scaled = vectors * (bounds[place] / norms).clamp(max=1.0)
-            totals[place] += torch.where(torch.isfinite(norms), scaled, 0).sum(0)
+            totals[place] += _within(vectors, bounds[place])
     return totals[0], totals[1]
 
 
-def _charge(
-    ledger: Ledger, release: StepRelease, source: RandomSource, queries: list[Query]
-) -> None:
-    position = None
-    if not source.secure:
-        key = source.stream("digest").bytes(32)
-        position = 0, inputs_digest(key, queries[0], queries[1].value)
-    run = f"moments-{source.stream('run').bytes(8).hex()}"
-    ledger.charge(release.to_dict(), run=run, step=0, noise_position=position)
+def _within(vectors: Tensor, bound: float) -> Tensor:
+    """The sum of vectors ``[R, d]``, each scaled down to the bound; ``[d]``."""
+    norms = vectors.norm(dim=1, keepdim=True)
+    scaled = vectors * (bound / norms).clamp(max=1.0)
+    return torch.where(torch.isfinite(norms), scaled, 0).sum(0)

@@ -7,8 +7,9 @@ that cost more than the result states, and charges that the settings do not ask 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from plumbline.experiments.files import STATEMENT
 from plumbline.experiments.manifest import Manifest
@@ -52,11 +53,13 @@ class Spent:
 
     def __init__(self, claim: Claim, book: Ledger, manifest: Manifest | None, own: bool) -> None:
         self._claim, self._book = claim, book
-        runs = sorted(book.runs())
+        asked = _asked(book, claim.before)
+        runs = sorted(book.runs() - asked.keys())
         self._run = manifest.run if manifest is not None else runs[0] if len(runs) == 1 else None
         self._others = [run for run in runs if run != self._run] if own else []
         self._entries = [] if self._run is None else book.entries(self._run)
         self._charged = sum(count for _, count in self._entries)
+        self._before = [(release, 1) for release in asked.values()]
 
     def epsilon(self) -> float | None:
         """What the run's charges compose to; None if nobody knows which they are."""
@@ -77,7 +80,7 @@ class Spent:
 
     def _by(self, who: Accountant) -> float:
         return ledger_epsilon(
-            self._entries,
+            [*self._before, *self._entries],
             delta=self._claim.delta,
             accountant=who,
             relation=self._claim.relation,
@@ -136,6 +139,9 @@ class Spent:
         except (KeyError, TypeError, ValueError) as error:
             return Check(what, UNKNOWN, f"the settings could not be planned again: {error}")
         steps = claim.result["steps"] if claim.result is not None else self._charged
+        if len(self._before) < len(claim.before):
+            words = "what the settings ask before the first step is not charged"
+            return Check(what, CONTRADICTED, words)
         if not steps <= self._charged <= plan.steps:
             words = f"{self._charged:,} steps are charged, {steps:,} were made and {plan.steps:,} "
             return Check(what, CONTRADICTED, f"{words}are planned")
@@ -152,6 +158,18 @@ class Spent:
         return Check(what, CONTRADICTED, f"{words}; the recipe asks for noise {planned:.4g}")
 
 
+def _asked(book: Ledger, before: Sequence[StepRelease]) -> dict[str, dict[str, Any]]:
+    """The charges, by their name in the ledger, of what is asked before the first step."""
+    missing, found = [one.to_dict() for one in before], {}
+    for run in sorted(book.runs()):
+        for release in missing:
+            if book.entries(run) == [(release, 1)]:
+                found[run] = release
+                missing.remove(release)
+                break
+    return found
+
+
 def _calibrated(release: StepRelease, plan: Plan) -> bool:
     """Whether the noise meets the plan's budget as well as that which was found here."""
     asked, planned = (
@@ -162,7 +180,7 @@ def _calibrated(release: StepRelease, plan: Plan) -> bool:
     if budget is None or asked != planned or release.sampling != plan.release.sampling:
         return False
     cost = epsilon(
-        [(release, plan.steps)],
+        [*((one, 1) for one in plan.before), (release, plan.steps)],
         delta=plan.delta,
         accountant=plan.accountant,
         relation=plan.relation,

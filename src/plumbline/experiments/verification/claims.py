@@ -54,6 +54,11 @@ class Claim:
         """The epsilon that the result states; None without a result."""
         return None if self.result is None else float(self.result["epsilon"])
 
+    @property
+    def before(self) -> tuple[StepRelease, ...]:
+        """What the settings ask of the records before the first step."""
+        return () if self.spec is None else self.spec.before
+
     def records(self, rate: float) -> int | None:
         """The number of records that makes ``rate`` the sampling rate; None if no number does."""
         count = max(1, round(self.expected_batch_size / rate))
@@ -76,7 +81,11 @@ class Claim:
             )
 
         return self._budget(method, records).resolve(
-            records, release_at=release_at, accountant=self.accountant, relation=self.relation
+            records,
+            release_at=release_at,
+            accountant=self.accountant,
+            relation=self.relation,
+            before=self.before,
         )
 
     def _method(self) -> Method:

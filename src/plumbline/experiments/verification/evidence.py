@@ -83,11 +83,11 @@ def weights(claim: Claim) -> Iterator[Check]:
 
 def _model(claim: Claim) -> torch.nn.Module:
     if claim.spec is not None:
-        name, options = claim.spec.model.name, claim.spec.model.options
+        model = claim.spec.model.build()
     else:
         assert claim.result is not None
-        name, options = claim.result["model"]["name"], claim.result["model"]["options"]
-    model = models.build(name, **options)
+        named = claim.result["model"]
+        model = models.build(named["name"], **named["options"])
     model.load_state_dict(torch.load(claim.folder / MODEL, weights_only=True))
     return model
 
@@ -134,7 +134,9 @@ def with_data(claim: Claim, book: Ledger | None) -> Iterator[Check]:
         return
     if book is not None:
         private = started(claim.spec, splits)
-        rates = {release["sampling"].get("rate", 1.0) for release, _ in book.entries()}
+        asked = [one.to_dict() for one in claim.before]
+        steps = [release for release, _ in book.entries() if release not in asked]
+        rates = {release["sampling"].get("rate", 1.0) for release in steps}
         wrong = rates - {private.plan.sampling_rate}
         count = f"{len(splits.train):,} training records"
         if wrong:

@@ -1,0 +1,70 @@
+"""Questions asked of all records at once, before training: charged first, then answered with noise.
+
+Guarantee: what was asked is one full-batch Gaussian mechanism, ``Asked.release``. Passed on as
+``make_private(..., before=[release])`` it is part of what the run accounts for and states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from plumbline.mechanism.ledger import Ledger
+from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
+from plumbline.mechanism.release import FullBatch, GaussianQuery, Query, StepRelease
+from plumbline.training.answering import Answers
+from plumbline.training.settings import inputs_digest
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """The answers, one for each question, and what they cost."""
+
+    answers: tuple[Tensor, ...]
+    release: StepRelease
+
+
+def name_of(question: str, *, seeded: bool) -> str:
+    """A question's name, which reaches ledger and statement: a seed must not go unnoticed there."""
+    return question + (" (noise from a seed)" if seeded else "")
+
+
+def release_of(queries: Sequence[GaussianQuery]) -> StepRelease:
+    """What the questions release, asked of all records at once."""
+    return StepRelease(sampling=FullBatch(), queries=tuple(queries))
+
+
+def ask(kind: str, queries: Sequence[Query], *, seed: int | None, ledger: Ledger | None) -> Asked:
+    """Asks.
+
+    Args:
+        kind: What is asked about, as part of a name in the ledger; with a seed it must be different
+            for different data of the same seed, such as "moments (60000, 81, 7, 7)".
+        queries: The questions, of tensors.
+        seed: Makes the noise reproducible, for who knows the seed; by default it is secure.
+        ledger: Where the release is charged, durably, before it is made.
+
+    Raises:
+        LedgerError: If the release could not be charged; nothing was released then.
+    """
+    release = release_of([one.asked for one in queries])
+    source: RandomSource = SecureSource()
+    if seed is not None:
+        source = SeededSource(seed, f"{kind} {release.to_dict()}")
+    if ledger is not None:
+        position = None
+        if not source.secure:
+            key = source.stream("digest").bytes(32)
+            position = 0, inputs_digest(key, queries[0], *(one.value for one in queries[1:]))
+        run = f"{kind.split()[0]}-{source.stream('run').bytes(8).hex()}"
+        ledger.charge(release.to_dict(), run=run, step=0, noise_position=position, most=1)
+    answers = Answers(source, 0, 0)
+    return Asked(
+        tuple(
+            answers.answer(query, release.queries, 0, place)["value"]
+            for place, query in enumerate(queries)
+        ),
+        release,
+    )
