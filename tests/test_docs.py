@@ -143,7 +143,10 @@ SETTINGS: dict[str, type[Part]] = {
 def test_recipes_can_be_used(page: Path) -> None:
     for block in blocks(page):
         if block.language == "toml":
-            made = SETTINGS[block.note].model_validate(tomllib.loads(block.body))
+            fields = tomllib.loads(block.body)
+            if not block.note:  # a recipe, or parts of one
+                fields = {**tomllib.loads(find("demo").read_text("utf-8")), **fields}
+            made = SETTINGS[block.note].model_validate(fields)
             if isinstance(made, ReproductionFile):
                 assert made.study == "comparison"
                 for size in get_args(Size):
