@@ -107,6 +107,23 @@ def test_public_ranges_leave_nothing_uncovered() -> None:
     assert list(PUBLIC_RANGES) == list(FEATURES[:5])
 
 
+def test_steps_are_added_to_the_public_ranges() -> None:
+    splits, plain = (adult(scaling=scaling, balanced=False) for scaling in ("steps", "public"))
+    x, names = splits.train.x, list(splits.features)
+    assert x.shape[1] == len(names) == 150
+    assert torch.equal(x[:, :98], plain.train.x)
+    assert {constant.source for constant in splits.constants} == {"public"}
+    age = (x[:, names.index("age")] + 1) / 2 * (64 - 16) + 16
+    for step in (20, 45, 60):
+        reached = x[:, names.index(f"age>={step}")]
+        assert torch.equal(reached, (age >= step - 1e-3).float())
+    gains = [name for name in names if name.startswith("capital_gain>=")]
+    counts = [int(x[:, names.index(name)].sum()) for name in gains]
+    assert counts == sorted(counts, reverse=True)
+    assert gains[0] == "capital_gain>=1"
+    assert 0 < counts[-1] < counts[0] < len(x) / 5  # few have any
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_balanced_groups_are_about_equal(seed: int) -> None:
     splits = adult(seed=seed)

@@ -65,6 +65,7 @@ NETWORKS = [
     Network("fair-cnn-celeba", 120_722, (3, 64, 64), 2, {}, {"size": 12}, (3, 12, 12)),
     Network("fair-cnn-mnist", 97_114, (1, 28, 28), 10, {}, {"size": 10}, (1, 10, 10)),
     Network("adult-mlp", 91_650, (98,), 2),
+    Network("adult-linear", 302, (150,), 2),
     Network("dutch-linear", 120, (59,), 2),
     Network("dpnas-cifar", 529_434, (3, 32, 32), 10, {}, {"size": 8}, (3, 8, 8)),
     Network("dpnas-mnist", 213_418, (1, 28, 28), 10, {}, {"size": 8}, (1, 8, 8)),

@@ -3,6 +3,8 @@
 All 45,222 complete rows of adult.data and adult.test, without ``fnlwgt``, become 98 features. The
 z-scores come from the training part, or the numbers are scaled to ranges stated below: only the
 latter leaves nothing outside epsilon. (Paper 004 takes the z-scores over training and test part.)
+With 52 steps at thresholds stated below, even a linear model follows what is not linear in a
+number: that a capital gain of 8,000 says more than one of 2,000, and one of 90,000 hardly more.
 """
 
 from __future__ import annotations
@@ -44,6 +46,14 @@ PUBLIC_RANGES: dict[str, tuple[float, float]] = {
     "hours_per_week": (20, 60),
 }
 
+# Round numbers, at even distances over these ranges and somewhat beyond; chosen the same way.
+PUBLIC_STEPS: dict[str, tuple[int, ...]] = {
+    "age": tuple(range(20, 80, 5)),
+    "hours_per_week": tuple(range(10, 75, 5)),
+    "capital_gain": (1, *range(1_000, 11_000, 1_000), 15_000, 20_000, 50_000),
+    "capital_loss": (1, *range(250, 3_250, 250)),
+}
+
 # As adult.names lists them, without workclass "Never-worked": who never worked has no occupation
 # either, so that no such row is complete.
 CATEGORIES: dict[str, tuple[str, ...]] = {
@@ -80,6 +90,10 @@ FEATURES: tuple[str, ...] = (
     *(f"{name}={value}" for name, values in CATEGORIES.items() for value in values),
 )
 """The names of the 98 features, in order."""
+STEPS: tuple[str, ...] = tuple(
+    f"{name}>={step}" for name, steps in PUBLIC_STEPS.items() for step in steps
+)
+"""The names of the 52 features that ``scaling="steps"`` adds."""
 
 _KEEP_MALE = 14_695 / 30_527
 _CLASSES, _GROUPS = ("<=50K", ">50K"), ("male", "female")
@@ -88,7 +102,7 @@ _CLASSES, _GROUPS = ("<=50K", ">50K"), ("male", "female")
 @dataset("adult")
 def adult(
     *,
-    scaling: Literal["training", "public"] = "training",
+    scaling: Literal["training", "public", "steps"] = "training",
     balanced: bool = True,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -97,13 +111,14 @@ def adult(
 
     Args:
         scaling: "training" for z-scores by the training part's means and standard deviations, which
-            epsilon does not cover; "public" for ranges stated in this file.
+            epsilon does not cover; "public" for ranges stated in this file; "steps" for these and
+            52 further features, whether a number reaches each of the thresholds stated there.
         balanced: Keep each male with probability 14695/30527, so that the groups are about equal:
             about 29,390 records. False keeps all 45,222.
         test_fraction: The share of the records in the test part.
         seed: Decides which males stay and which records are for training.
     """
-    check_one_of("scaling", scaling, ("training", "public"))
+    check_one_of("scaling", scaling, ("training", "public", "steps"))
     columns = complete_rows()
     generator = torch.Generator("cpu").manual_seed(seed)
     female = codes(columns["sex"], ("Male", "Female"), "sex")
@@ -115,6 +130,8 @@ def adult(
     white = torch.tensor([race == "White" for race in columns["race"]])
     hot = [one_hot(columns[name], values, name) for name, values in CATEGORIES.items()]
     x = torch.cat([_scaled(columns, train, scaling), female[:, None], white[:, None], *hot], 1)
+    if scaling == "steps":
+        x = torch.cat([x, _steps(columns)], 1)
     y = codes(columns["income"], _CLASSES, "income")
     return Splits(
         "adult",
@@ -123,7 +140,7 @@ def adult(
         classes=_CLASSES,
         groups=_GROUPS,
         constants=_constants(scaling, balanced),
-        features=FEATURES,
+        features=FEATURES + STEPS if scaling == "steps" else FEATURES,
     )
 
 
@@ -148,8 +165,8 @@ def complete_rows() -> dict[str, list[str]]:
 
 def _scaled(columns: dict[str, list[str]], train: Tensor, scaling: str) -> Tensor:
     """The five numbers of each row, ``[n, 5]``."""
-    numbers = [torch.from_numpy(np.array(columns[name], np.int64)) for name in PUBLIC_RANGES]
-    if scaling == "public":
+    numbers = [_numbers(columns, name) for name in PUBLIC_RANGES]
+    if scaling != "training":
         ranges = PUBLIC_RANGES.values()
         return torch.stack([to_unit_range(*both) for both in zip(numbers, ranges, strict=True)], 1)
     table = torch.stack(numbers, 1).double()
@@ -157,14 +174,29 @@ def _scaled(columns: dict[str, list[str]], train: Tensor, scaling: str) -> Tenso
     return ((table - means) / deviations).float()
 
 
+def _steps(columns: dict[str, list[str]]) -> Tensor:
+    """Whether each threshold is reached, ``[n, 52]``."""
+    reached = [
+        _numbers(columns, name)[:, None] >= torch.tensor(steps)
+        for name, steps in PUBLIC_STEPS.items()
+    ]
+    return torch.cat(reached, 1).float()
+
+
+def _numbers(columns: dict[str, list[str]], name: str) -> Tensor:
+    return torch.from_numpy(np.array(columns[name], np.int64))
+
+
 def _constants(scaling: str, balanced: bool) -> tuple[Constant, ...]:
     *first, last = PUBLIC_RANGES
     names = f"{', '.join(first)} and {last}"
     scales = (
         Constant(f"the ranges of {names}", "public")
-        if scaling == "public"
+        if scaling != "training"
         else Constant(f"the means and standard deviations of {names}", "training")
     )
     sampling = Constant("the probability 14695/30527 of keeping a male (paper 004)", "public")
     lists = Constant("the categories of the columns, as adult.names lists them", "public")
-    return (scales, lists, sampling) if balanced else (scales, lists)
+    thresholds = Constant(f"the thresholds of {', '.join(PUBLIC_STEPS)}", "public")
+    found = (scales, lists, sampling) if balanced else (scales, lists)
+    return (*found, thresholds) if scaling == "steps" else found
