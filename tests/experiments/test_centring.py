@@ -81,6 +81,7 @@ def test_a_run_is_verified(tmp_path: Path) -> None:
     report = verify(tmp_path / one.folder, data=True)
     outcomes = {check.what: check.outcome for check in report.checks}
     assert set(outcomes.values()) == {CONFIRMED}, report.checks
+    assert any("what was asked before them" in check.words for check in report.checks)
 
 
 def test_another_question_contradicts(tmp_path: Path) -> None:

@@ -89,8 +89,9 @@ class Spent:
     def _same_epsilon(self) -> Check:
         found, stated = self._by(self._claim.accountant), self._claim.epsilon
         other: Accountant = "rdp" if self._claim.accountant == "pld" else "pld"
+        before = " and what was asked before them" if self._before else ""
         words = (
-            f"the {self._charged:,} charges compose to {_shown(found)} at delta "
+            f"the {self._charged:,} charges{before} compose to {_shown(found)} at delta "
             f"{self._claim.delta:g} ({self._claim.accountant.upper()}; by {other.upper()} "
             f"{_shown(self._by(other))})"
         )
