@@ -19,6 +19,15 @@ def test_records_are_prepared_when_they_are_fetched() -> None:
     assert part.x.dtype == torch.uint8
 
 
+def test_all_records_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.data.base._AT_ONCE", 3)
+    part = Part(torch.arange(7.0)[:, None], torch.arange(7), prepare=lambda rows: 2 * rows)
+    pieces = list(part.pieces())
+    assert [len(y) for _, y in pieces] == [3, 3, 1]
+    assert torch.equal(torch.cat([x for x, _ in pieces])[:, 0], 2 * torch.arange(7.0))
+    assert torch.equal(torch.cat([y for _, y in pieces]), part.y)
+
+
 def test_a_part_is_a_torch_data_set() -> None:
     part = images()
     x, y = part[-1]

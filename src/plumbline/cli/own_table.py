@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from plumbline.fairness import GroupReport
 
 MOST_CLASSES, MOST_GROUPS, MOST_CATEGORIES = 100, 30, 200
-_JUDGED_AT_ONCE = 4096
 _ENOUGH = 2000  # different values of a column that are told apart
 
 # What Python calls them, and what they are called here.
@@ -73,16 +72,11 @@ class OwnTable:
         import torch
 
         from plumbline.fairness import Outcomes, evaluate
+        from plumbline.training.looking import evaluating
 
-        training = model.training
-        model.eval()
-        with torch.no_grad():
-            pieces = [
-                model(part.fetch(index)[0])
-                for index in torch.split(torch.arange(len(part)), _JUDGED_AT_ONCE)
-            ]
-            outcomes = Outcomes.from_logits(torch.cat(pieces), part.y)
-        model.train(training)
+        with evaluating(model), torch.no_grad():
+            logits = torch.cat([model(x) for x, _ in part.pieces()])
+        outcomes = Outcomes.from_logits(logits, part.y)
         values, names = self._features(part)
         return evaluate(outcomes, sensitive_features=values, names=names)
 

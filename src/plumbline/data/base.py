@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from plumbline.data.files import File
 
 Prepare = Callable[[Tensor], Tensor]
+_AT_ONCE = 4096  # records that a model sees at a time, where it is only judged
 
 
 class Rows(Protocol):
@@ -81,6 +82,11 @@ class Part(Dataset[tuple[Any, Tensor]]):
         # Several times faster than x[index] on rows of bytes.
         rows = self.x.index_select(0, index) if isinstance(self.x, Tensor) else self.x[index]
         return (rows if self.prepare is None else self.prepare(rows)), self.y[index]
+
+    def pieces(self) -> Iterator[tuple[Any, Tensor]]:
+        """All records in order, some thousands at a time, as ``fetch`` gives them."""
+        for index in torch.split(torch.arange(len(self)), _AT_ONCE):
+            yield self.fetch(index)
 
     def select(self, index: Tensor) -> Part:
         """The part that has only records ``index`` (``[R]``)."""

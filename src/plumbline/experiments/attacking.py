@@ -31,7 +31,6 @@ from plumbline.training.looking import evaluating
 
 LABEL = "computed from the training records without noise: not covered by epsilon"
 
-_AT_ONCE = 4096
 _NONE = Undefined("there is no value")
 
 
@@ -184,12 +183,8 @@ def _percent(value: Number) -> str:
 
 def losses(model: nn.Module, part: Part) -> Tensor:
     """Each record's loss, ``[n]`` float64, in evaluation mode."""
-    found = []
     with evaluating(model), torch.no_grad():
-        for index in torch.split(torch.arange(len(part)), _AT_ONCE):
-            x, y = part.fetch(index)
-            found.append(LOSS(model(x), y).double())
-    return torch.cat(found)
+        return torch.cat([LOSS(model(x), y).double() for x, y in part.pieces()])
 
 
 def _by_group(

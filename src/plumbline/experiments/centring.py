@@ -1,6 +1,6 @@
 """Features less their mean, which is released privately before the first step.
 
-Half of the length of normalised scattering features is what all images have in common. It makes
+Much of the length of normalised scattering features is what all images have in common. It makes
 every record's gradient longer, so that clipping leaves less of the rest, and tells no class from
 another. The mean costs next to nothing: it is one question with much noise, beside hundreds.
 """
@@ -13,49 +13,45 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.data import Part
-from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.specs import RunSpec
 from plumbline.mechanism.ledger import Ledger
 from plumbline.models.scattering_heads import Centre
+from plumbline.training.distributed import Ranks
 from plumbline.training.looking import evaluating
 from plumbline.training.moments import private_mean
 
-_AT_ONCE = 4096
-
 
 def centre(spec: RunSpec, model: nn.Module, part: Part, ledger: Ledger | None) -> None:
-    """Asks for the mean that the model subtracts; ``RunSpec.before`` is what it costs.
+    """Asks for the mean that the model subtracts, if the run asks for one.
+
+    What it costs is ``RunSpec.before``. The first rank asks, and tells the others.
 
     Args:
         spec: The run.
-        model: Has a ``Centre``, which is given the mean of what reaches it.
+        model: Its ``Centre`` is given the mean of what reaches it.
         part: The training records.
         ledger: Where the question is charged.
     """
-    assert spec.model.centre is not None
-    module = centre_of(model)
-    module.mean.copy_(
-        private_mean(
-            _reaching(module, model, part),
-            records=len(part),
-            noise_multiplier=spec.model.centre,
-            bound=module.bound,
-            seed=spec.random_seed,
-            ledger=ledger,
+    if spec.model.centre is None:
+        return
+    ranks, module = Ranks.here(), centre_of(model)
+    if ranks.first:
+        module.mean.copy_(
+            private_mean(
+                _reaching(module, model, part),
+                records=len(part),
+                noise_multiplier=spec.model.centre,
+                bound=module.bound,
+                seed=spec.random_seed,
+                ledger=ledger,
+            )
         )
-    )
+    ranks.take_from_first("the mean", [module.mean])
 
 
 def centre_of(model: nn.Module) -> Centre:
-    """The part of a model that subtracts a mean.
-
-    Raises:
-        RecipeError: If it has none.
-    """
-    found = [part for part in model.modules() if isinstance(part, Centre)]
-    if not found:
-        raise RecipeError("The model has no part that subtracts a mean; leave out model.centre.")
-    return found[0]
+    """The part of a model that subtracts a mean; networks with the option "centred" have one."""
+    return next(part for part in model.modules() if isinstance(part, Centre))
 
 
 def _reaching(module: nn.Module, model: nn.Module, part: Part) -> Iterator[Tensor]:
@@ -63,8 +59,8 @@ def _reaching(module: nn.Module, model: nn.Module, part: Part) -> Iterator[Tenso
     hook = module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     try:
         with evaluating(model), torch.no_grad():
-            for index in torch.split(torch.arange(len(part)), _AT_ONCE):
-                model(part.fetch(index)[0])
+            for x, _ in part.pieces():
+                model(x)
                 yield seen.pop()
     finally:
         hook.remove()

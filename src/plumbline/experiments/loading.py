@@ -22,8 +22,6 @@ from plumbline.models import scattering
 from plumbline.training import Private
 from plumbline.training.looking import evaluating
 
-_EVALUATED_AT_ONCE = 4096
-
 
 def load_data(spec: RunSpec) -> Splits:
     """The run's data: split by its seed where the loader splits at all, the part that is held out
@@ -78,8 +76,7 @@ def measure(model: nn.Module, part: Part, groups: tuple[str, ...]) -> GroupRepor
     """A model's metrics on a part of the data, by group, in evaluation mode."""
     logits, labels = [], []
     with evaluating(model), torch.no_grad():
-        for index in torch.split(torch.arange(len(part)), _EVALUATED_AT_ONCE):
-            x, y = part.fetch(index)
+        for x, y in part.pieces():
             logits.append(model(x))
             labels.append(y)
     outcomes = Outcomes.from_logits(torch.cat(logits), torch.cat(labels))

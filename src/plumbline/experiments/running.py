@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from plumbline.data import Splits
-from plumbline.experiments.centring import centre, centre_of
+from plumbline.experiments.centring import centre
 from plumbline.experiments.files import CHECKPOINT, RECIPE, VERSIONS, make_folder, write_json
 from plumbline.experiments.loading import judged, load_data
 from plumbline.experiments.metrics_log import MetricsLog
@@ -162,14 +162,10 @@ def started(
         "before": spec.before,
     }
     made = spec.optimizer.build(model)
-    ranks = Ranks.here()
-    there = ranks.from_first("the folder", lambda: checkpoint and checkpoint.is_file())
+    there = Ranks.here().from_first("the folder", lambda: checkpoint and checkpoint.is_file())
     if checkpoint is not None and there:
         return resume(checkpoint, model, made, splits.train, **settings)
-    if spec.model.centre is not None:
-        if ranks.first:
-            centre(spec, model, splits.train, ledger)
-        ranks.take_from_first("the mean", [centre_of(model).mean])
+    centre(spec, model, splits.train, ledger)
     return make_private(model, made, splits.train, **settings)
 
 

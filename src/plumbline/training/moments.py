@@ -148,11 +148,12 @@ def private_mean(
     total, shape = torch.zeros(()), torch.Size()
     for rows in features:
         total, shape = total + _within(rows.detach().cpu().double().flatten(1), bound), rows.shape
+    (told,) = mean_release(noise_multiplier, seeded=seed is not None).queries
     query = Query(
         value=total / bound,
-        sensitivity=1.0,
-        sigma=noise_multiplier,
-        name=name_of("the mean of the features", seeded=seed is not None),
+        sensitivity=told.sensitivity,
+        sigma=told.noise_multiplier,
+        name=told.name,
     )
     asked = ask(f"mean {records} {tuple(shape[1:])}", [query], seed=seed, ledger=ledger)
     return (asked.answers[0] * bound / records).float().view(shape[1:])
