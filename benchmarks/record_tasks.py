@@ -61,7 +61,7 @@ class Trial:
         reach, clip, bound = (_log(draw, *r) for r in (ranges.reach, ranges.clip, ranges.bound))
         # Global scaling shortens everything by the bound, which the rate makes up for.
         rate = reach / clip * (bound / ranges.usual if method == "global_scaling" else 1)
-        return cls(method, *map(_short, (reach, clip, bound * length, rate)))
+        return cls(method, *map(_short, (reach, clip, max(clip, bound * length), rate)))
 
     @property
     def clipping(self) -> Clipping:
