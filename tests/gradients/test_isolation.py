@@ -299,3 +299,44 @@ def test_another_record_leaves_a_gradient_bit_identical(kind: str, changed: int)
     after = capture(model, lambda: model(other).square().sum(1)).materialise()
     same = torch.arange(4) != changed
     assert all(torch.equal(before[name][same], after[name][same]) for name in before)
+
+
+class RunningTotal(nn.Module):
+    """Adds up along the batch: a record changes the later ones, never the earlier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(192, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x.flatten(1).cumsum(0))
+
+
+class Gated(nn.Module):
+    """Mixes records behind a factor that starts at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.gate = nn.Linear(192, 2), nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.head(x.flatten(1))
+        return y + self.gate * y.detach().mean(0)
+
+
+@pytest.mark.parametrize("build", [RunningTotal, Gated])
+def test_mixing_in_one_direction_or_behind_a_zero_is_seen(build: Build) -> None:
+    model = build()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(RecordsMixError, match=f"the model itself \\({build.__name__}\\)"):
+        check_isolation(model, cross_entropy(model), images())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_frozen_table_that_the_model_rewrites_is_refused() -> None:
+    table = nn.Embedding.from_pretrained(3 * torch.ones(5, 4), max_norm=1.0)
+    model = nn.Sequential(table, nn.Flatten(), nn.Linear(8, 2))
+    batch = torch.tensor([[0, 1], [2, 3], [1, 4]]), torch.tensor([0, 1, 0])
+    with pytest.raises(RecordsMixError, match=r"parameter 'weight' of the module '0' \(Embedding"):
+        check_isolation(model, cross_entropy(model), batch)
+    assert torch.equal(table.weight, 3 * torch.ones(5, 4))

@@ -480,6 +480,9 @@ class Remembering:
     def queries(self, noise_multiplier: float) -> Any:
         return self._plain.queries(noise_multiplier)
 
+    def see(self, chunk: Any) -> Any:
+        return self._plain.see(chunk)
+
     def step(self, batch: Any) -> Any:
         self.momenta[batch.indices] += 1
         return self._plain.step(batch)

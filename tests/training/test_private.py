@@ -68,6 +68,23 @@ class TestTheUsersObjects:
         assert torch.equal(model[0].weight, before["0.weight"])
         assert not torch.equal(model[2].weight, before["2.weight"])
 
+    def test_a_frozen_parameters_own_gradient_is_not_applied(self) -> None:
+        model = network()
+        LOSS(model(data()[0]), data()[1]).sum().backward()
+        model[0].requires_grad_(False)
+        before, own = model[0].weight.detach().clone(), model[0].weight.grad
+        run(private(model))
+        assert torch.equal(model[0].weight, before)
+        assert model[0].weight.grad is own
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_weights_of_few_digits_are_refused(self, dtype: torch.dtype) -> None:
+        with pytest.raises(ValueError, match=rf"'0\.weight' is of type {dtype}.*model\.float"):
+            private(network().to(dtype))
+        frozen = network()
+        frozen[0].to(dtype).requires_grad_(False)
+        private(frozen)
+
     def test_training_mode_is_as_before(self) -> None:
         model = network()
         model[1].eval()
@@ -106,11 +123,17 @@ class TestTheUsersObjects:
         assert torch.equal(weights(models[0]), weights(models[1]))
 
     def test_momentum_is_the_optimizers(self) -> None:
-        plain, with_momentum = network(), network()
-        run(private(plain), 1)
-        optimizer = torch.optim.SGD(with_momentum.parameters(), lr=0.5, momentum=0.9)
-        run(private(with_momentum, optimizer=optimizer), 1)
-        assert torch.equal(weights(plain), weights(with_momentum))
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+        mine = private(model, optimizer=optimizer)
+        speed = torch.zeros_like(weights(model))
+        for _ in range(2):
+            before = weights(model)
+            run(mine, 1)
+            assert mine.released is not None
+            released = torch.cat([part.flatten() for part in mine.released.values()])
+            speed = 0.9 * speed + released
+            torch.testing.assert_close(weights(model), before - 0.5 * speed)
         assert len(optimizer.state) == 4
 
     @pytest.mark.parametrize(
@@ -264,7 +287,7 @@ class TestTheStep:
 
             def forward(self, x: Tensor) -> Tensor:
                 values = self.embedding(x)
-                return values * values.sum()
+                return values * values.mean()
 
         batches = run(private())
         late = next(i for i in batches[1].tolist() if i not in batches[0])
@@ -274,6 +297,27 @@ class TestTheStep:
         with pytest.raises(RecordsMixError, match=r"the model itself \(Mixing\)"):
             run(mine)
         assert mine.steps_done == 1
+
+    def test_runs_of_one_seed_share_no_noise_if_only_the_rate_differs(self) -> None:
+        one, other = private(lr=0.1), private(lr=0.2)
+        assert not torch.equal(noise_of(one, 0), noise_of(other, 0))
+        assert torch.equal(noise_of(one, 0), noise_of(private(lr=0.1), 0))
+
+    @pytest.mark.parametrize("seed", [7, None])
+    def test_dropout_masks_are_the_runs_own(self, seed: int | None) -> None:
+        """Not those of torch's generator, whose seed is often no secret."""
+
+        def released() -> Tensor:
+            model = nn.Sequential(nn.Dropout(0.5), network())
+            plan = budget(expected_batch_size=RECORDS, noise_multiplier=1e-9)
+            torch.manual_seed(11)
+            mine = private(model, plan=plan, seed=seed)
+            run(mine, 1)
+            assert mine.released is not None
+            return torch.cat([part.flatten() for part in mine.released.values()])
+
+        same = torch.allclose(released(), released(), atol=1e-6)
+        assert same == (seed is not None)
 
 
 class TestChunks:

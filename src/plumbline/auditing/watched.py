@@ -116,10 +116,12 @@ class Watched:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.method.load_state_dict(state)
 
+    def see(self, chunk: Any) -> Any:
+        return self.method.see(chunk)
+
     def step(self, batch: Any) -> Steps:
         """The method's step; what it asks is asked once, and both of its steps get the answer."""
-        rest = batch.untouched()
-        rest = replace(rest, indices=rest.indices[:-1], unit_ids=rest.unit_ids[:-1])
+        rest = replace(batch, indices=batch.indices[:-1], unit_ids=batch.unit_ids[:-1])
         inside, outside = _Program(self.method.step(batch)), _Program(self._without.step(rest))
         answers: list[Answer] = []
         while inside.asks is not None and outside.asks is not None:

@@ -1,8 +1,11 @@
 """Records must not mix: tested by running the model, not by looking at class names.
 
-One record of a batch is changed, with the same random numbers: no other record's loss may move, and
-no buffer may change in a training forward pass (running statistics carry records to later steps).
-The first module whose output for an unchanged record moves is named. The check leaves no trace.
+The first and the last record of a batch are changed in turn, with the same random numbers: no other
+record's loss may move. Neither may a buffer or a parameter change in a training forward pass, which
+would carry records to later steps (running statistics) or out of the training (an embedding with
+``max_norm``). All this at the weights as they are and again beside them, where a factor that starts
+at zero hides nothing. The first module whose output for an unchanged record moves is named. The
+check leaves no trace.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -21,6 +25,7 @@ from plumbline.gradients.random_state import RandomState
 
 _SOME = 4
 _MOVED = 1e-5
+_LITTLE = 0.05
 
 
 def check_isolation(model: nn.Module, losses: Callable[[Any], Tensor], batch: Any) -> bool:
@@ -37,25 +42,62 @@ def check_isolation(model: nn.Module, losses: Callable[[Any], Tensor], batch: An
         cannot be changed otherwise than into each other), so that another batch is needed.
 
     Raises:
-        RecordsMixError: Naming the first module that mixes records, or the buffer that changes.
+        RecordsMixError: Naming the first module that mixes records, or what changes in the model.
         CaptureError: If the batch holds no tensors that could be changed.
     """
     few = _few(batch)
-    other = tree_map(_change_last, few)
-    with _untouched(model) as buffers, torch.no_grad():
-        before, calls = _run(model, losses, few)
-        _refuse_changed_buffers(model, buffers)
-        after, changed = _run(model, losses, other)
-    if before.dim() != 1 or before.shape != after.shape:
-        return True  # the capture itself says what is wrong with such losses
-    if not _moved(before, after):
-        return _differ(few, other)
-    raise RecordsMixError(
-        f"One record changes another record's loss: records first mix in "
-        f"{_culprit(model, calls, changed)}. Per-record clipping is meaningless then, and so is "
-        "the guarantee. Replace BatchNorm by GroupNorm (plumbline.suggest_fixes(model) does), and "
-        "compute nothing over the batch dimension."
-    )
+    told = False
+    with _untouched(model) as held, torch.no_grad():
+        for beside in (False, True):
+            if beside:
+                _step_aside(model)
+            before, calls = _run(model, losses, few)
+            if not beside:
+                _refuse_changes(model, held)
+            for changed in _Changed:
+                other = tree_map(changed.other, few)
+                after, others = _run(model, losses, other)
+                if before.dim() != 1 or before.shape != after.shape:
+                    return True  # the capture itself says what is wrong with such losses
+                if changed.moved(before, after):
+                    raise RecordsMixError(_mixing(_culprit(model, changed, calls, others)))
+                told |= _differ(few, other)
+    return told
+
+
+class _Changed(Enum):
+    """Which record is changed; the others are watched."""
+
+    LAST = -1
+    FIRST = 0
+
+    @property
+    def watched(self) -> slice:
+        """The rows of all others."""
+        return slice(None, -1) if self is _Changed.LAST else slice(1, None)
+
+    def other(self, leaf: Any) -> Any:
+        """The record replaced by something else of its kind."""
+        if not isinstance(leaf, Tensor) or leaf.dim() == 0:
+            return leaf
+        changed, source = leaf.clone(), leaf[-1 - self.value]
+        changed[self.value] = 2 * source + 1 if leaf.is_floating_point() else source
+        return changed
+
+    def moved(self, before: Tensor, after: Tensor) -> bool:
+        """Whether a watched row has moved."""
+        if before.shape != after.shape or before.dim() == 0 or len(before) < 2:
+            return False
+        first, second = before[self.watched], after[self.watched]
+        if not before.is_floating_point():
+            return not torch.equal(first, second)
+        first, second = first.double(), second.double()
+        known = torch.isfinite(first)
+        if not torch.equal(known, torch.isfinite(second)):
+            return True
+        gap = (first - second)[known].abs()
+        scale = first[known].abs().amax() if known.any() else first.new_zeros(())
+        return bool((gap > _MOVED * (scale + 1e-12)).any())
 
 
 @dataclass(frozen=True)
@@ -98,11 +140,20 @@ def _run(
     return values, calls
 
 
-def _culprit(model: nn.Module, calls: list[_Call], changed: list[_Call]) -> str:
+def _mixing(where: str) -> str:
+    return (
+        f"One record changes another record's loss: records first mix in {where}. Per-record "
+        "clipping is meaningless then, and so is the guarantee. Replace BatchNorm by GroupNorm "
+        "(plumbline.suggest_fixes(model) does), and compute nothing over the batch dimension."
+    )
+
+
+def _culprit(model: nn.Module, changed: _Changed, calls: list[_Call], others: list[_Call]) -> str:
     """Where an unchanged record first moved, in words."""
+    pairs = list(zip(calls, others))  # noqa: B905
     moved = {
-        "outputs": [any(map(_moved, a.outputs, b.outputs)) for a, b in zip(calls, changed)],  # noqa: B905
-        "inputs": [any(map(_moved, a.inputs, b.inputs)) for a, b in zip(calls, changed)],  # noqa: B905
+        "outputs": [any(map(changed.moved, a.outputs, b.outputs)) for a, b in pairs],
+        "inputs": [any(map(changed.moved, a.inputs, b.inputs)) for a, b in pairs],
     }
     first = next((place for place, is_moved in enumerate(moved["outputs"]) if is_moved), None)
     if first is None:
@@ -121,21 +172,6 @@ def _culprit(model: nn.Module, calls: list[_Call], changed: list[_Call]) -> str:
 def _described(model: nn.Module, name: str) -> str:
     kind = type(model.get_submodule(name)).__name__
     return f"the module '{name}' ({kind})" if name else f"the model itself ({kind})"
-
-
-def _moved(before: Tensor, after: Tensor) -> bool:
-    """Whether a row other than the last has moved."""
-    if before.shape != after.shape or before.dim() == 0 or len(before) < 2:
-        return False
-    if not before.is_floating_point():
-        return not torch.equal(before[:-1], after[:-1])
-    first, second = before[:-1].double(), after[:-1].double()
-    known = torch.isfinite(first)
-    if not torch.equal(known, torch.isfinite(second)):
-        return True
-    gap = (first - second)[known].abs()
-    scale = first[known].abs().amax() if known.any() else first.new_zeros(())
-    return bool((gap > _MOVED * (scale + 1e-12)).any())
 
 
 def _few(batch: Any) -> Any:
@@ -164,15 +200,6 @@ def _few(batch: Any) -> Any:
     return tree_map(of, batch)
 
 
-def _change_last(leaf: Any) -> Any:
-    """The last record replaced by something else of its kind."""
-    if not isinstance(leaf, Tensor) or leaf.dim() == 0:
-        return leaf
-    changed = leaf.clone()
-    changed[-1] = 2 * leaf[0] + 1 if leaf.is_floating_point() else leaf[0]
-    return changed
-
-
 def _differ(one: Any, other: Any) -> bool:
     return any(not torch.equal(a, b) for a, b in zip(_tensors(one), _tensors(other), strict=True))
 
@@ -185,27 +212,49 @@ def _copies(values: Any) -> list[Tensor]:
     return [leaf.detach().clone() for leaf in _tensors(values)]
 
 
+def _step_aside(model: nn.Module) -> None:
+    """Moves the trainable weights a little, and those that are zero away from it."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.is_floating_point():
+            size = max(float(parameter.square().mean().sqrt()), _LITTLE)
+            aside = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(aside.to(parameter), alpha=_LITTLE * size)
+
+
+def _held(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+    yield from (("buffer", name, buffer) for name, buffer in model.named_buffers())
+    yield from (("parameter", name, parameter) for name, parameter in model.named_parameters())
+
+
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """The buffers' values, which are put back at the end."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    """The values of buffers and parameters, which are put back at the end."""
+    before = {name: held.detach().clone() for _, name, held in _held(model)}
     try:
-        yield buffers
+        yield before
     finally:
         with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                if name in buffers:
-                    buffer.copy_(buffers[name])
+            for _, name, held in _held(model):
+                if name in before:
+                    held.copy_(before[name])
 
 
-def _refuse_changed_buffers(model: nn.Module, before: dict[str, Tensor]) -> None:
-    for name, buffer in model.named_buffers():
-        if name not in before or not torch.equal(buffer, before[name]):
+def _refuse_changes(model: nn.Module, before: dict[str, Tensor]) -> None:
+    for kind, name, held in _held(model):
+        if name not in before or not torch.equal(held, before[name]):
             module, _, own = name.rpartition(".")
-            kind = type(model.get_submodule(module)).__name__
+            of = type(model.get_submodule(module)).__name__
             raise RecordsMixError(
-                f"The buffer '{own}' of the module '{module}' ({kind}) changes in a training "
+                f"The {kind} '{own}' of the module '{module}' ({of}) changes in a training "
                 "forward pass: it would carry un-noised statistics of the records into the model. "
-                "Build the layer without running statistics, or use GroupNorm "
-                "(plumbline.suggest_fixes(model) does)."
+                + _REMEDIES[kind]
             )
+
+
+_REMEDIES = {
+    "buffer": "Build the layer without running statistics, or use GroupNorm "
+    "(plumbline.suggest_fixes(model) does).",
+    "parameter": "Build the layer without what rewrites it (an embedding's max_norm, say), and "
+    "scale the weights once, before the training.",
+}

@@ -336,7 +336,8 @@ class Statement:
         if self.seeded and not self._nothing_yet:
             found.append(
                 "The run used a seed, for repeatability. Whoever knows or guesses the seed can "
-                "remove the noise; do not publish a model trained this way as private."
+                "remove the noise, and so can who sees another run of this seed and these settings "
+                "that began elsewhere; do not publish a model trained this way as private."
             )
         return tuple(found)
 

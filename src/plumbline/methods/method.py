@@ -104,6 +104,10 @@ class Method:
             update = rule.after(batch, update)
         return update
 
+    def see(self, chunk: Chunk) -> Chunk:
+        """A chunk as the model is to see it."""
+        return seen(chunk, self.evaluation)
+
     def _mean(
         self, records: Records, name: str, clipping: Clipping | None = None
     ) -> Program[Update]:
@@ -245,11 +249,17 @@ class Records:
         return min((rule.limit for rule in self._rules if rule.limit is not None), default=None)
 
     def _part(self, chunk: Chunk) -> Part:
-        for rule in self._rules:
-            chunk = rule.see(chunk)
+        chunk = seen(chunk, self._rules)
         gradients = self._weights.gradients(chunk)
         for rule in self._rules:
             gradients = rule.change(chunk, gradients)
         norms = gradients.norms()
         finite = torch.isfinite(norms) & torch.isfinite(gradients.losses)
         return Part(gradients, norms.masked_fill(~finite, 0), finite, chunk.groups)
+
+
+def seen(chunk: Chunk, rules: Sequence[Evaluation]) -> Chunk:
+    """A chunk as the model is to see it by the rules."""
+    for rule in rules:
+        chunk = rule.see(chunk)
+    return chunk

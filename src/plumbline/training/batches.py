@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -65,7 +66,6 @@ class PrivateBatch:
     _owner: Owner = field(repr=False)
     _unit: Tensor | None = field(default=None, repr=False)  # of each record, [R], ascending
     _together: bool = field(default=False, repr=False)
-    _states: dict[tuple[int, int], RandomState] = field(default_factory=dict, repr=False)
     _share: tuple[int, int] = field(default=(0, 1), repr=False)  # which one, of how many
 
     def __len__(self) -> int:
@@ -128,12 +128,19 @@ class PrivateBatch:
             unit_ids=ids,
             _unit=unit,
             _together=together,
-            _states={},
         )
 
-    def untouched(self) -> PrivateBatch:
-        """The same batch, to be looked at: what is drawn there is not remembered here."""
-        return replace(self, _states={})
+    def chunk_of(self, indices: Tensor) -> PrivateChunk:
+        """A chunk of these records (``[R]``), each a unit, to be looked at."""
+        return PrivateChunk(
+            self,
+            self._owner,
+            place=(0, len(indices)),
+            indices=indices,
+            unit_ids=indices,
+            unit=None,
+            together=False,
+        )
 
     def _own(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """This process's records ``[R]``, its units, and each record's unit among them, ``[R]``."""
@@ -149,17 +156,21 @@ class PrivateBatch:
 
     @contextmanager
     def same_random_numbers(self, place: tuple[int, int]) -> Iterator[None]:
-        """Gives a chunk the random numbers (dropout masks) of its first pass in all passes."""
+        """Gives a chunk the same random numbers (dropout masks) in all passes.
+
+        They come from the run's own randomness, not from torch's generator: that one's seed is
+        often no secret, and who knows the masks sees what one record more does to all the others'.
+        """
         now = RandomState(self._owner.parameters().values())
-        first = self._states.setdefault(place, now)
-        if first is now:
-            yield
-            return
-        first.restore()
+        torch.manual_seed(self._seed(place))
         try:
             yield
         finally:
             now.restore()
+
+    def _seed(self, place: tuple[int, int]) -> int:
+        named = f"{self._owner.draws_key(self.step)} {self._share} {place[0]}"
+        return int.from_bytes(hashlib.blake2b(named.encode(), digest_size=8).digest(), "big")
 
 
 class PrivateChunk:

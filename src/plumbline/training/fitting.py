@@ -165,7 +165,7 @@ class _Watch:
 def _losses(model: nn.Module, batch: PrivateBatch) -> Tensor:
     """The finite losses of this rank's share of the batch, ``[R]``, as the step will see them."""
     with no_trace(model), torch.no_grad():
-        seen = batch.untouched().chunks()
+        seen = batch.chunks()
         parts = [chunk.losses().detach().double().cpu() for chunk in seen]
     losses = torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
     return losses[torch.isfinite(losses)]

@@ -21,8 +21,6 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from plumbline.gradients import without_batch_norm
-from plumbline.gradients.isolation import check_isolation
 from plumbline.mechanism.accountant import EpsilonCurve
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.random_source import RandomSource
@@ -35,6 +33,7 @@ from plumbline.training.batches import PrivateBatch
 from plumbline.training.distributed import Ranks, shared_by
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
+from plumbline.training.isolating import Isolation, frozen_untouched
 from plumbline.training.public import PublicStream
 from plumbline.training.records import to_device
 from plumbline.training.settings import feed, inputs_digest, joint_digest, noise_position
@@ -128,7 +127,7 @@ class Private:
         self._charged = charged
         self._answers: Answers | None = None
         self._pending: PrivateBatch | None = None
-        self._isolated = False
+        self._isolation = Isolation()
         self._curve = EpsilonCurve(
             plan.release,
             steps=plan.steps,
@@ -321,22 +320,13 @@ class Private:
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
             self.ranks.require_same("The state of the run", self._state_digest())
         with self._shards.gathered() if self._shards is not None else nullcontext():
-            self._check_isolation(batch)
+            self._isolation.test(self, batch)
             # Before the charge: should it fail, nothing is spent.
             public = self._public_gradient(batch.step)
             update = self.released = self._released(batch)
         self._apply({name: g + public[name] if public else g for name, g in update.items()})
         if self.average is not None:
             self.average.update()
-
-    def _check_isolation(self, batch: PrivateBatch) -> None:
-        chunk = None if self._isolated else next(batch.chunks(), None)
-        if chunk is not None:
-            # A method that lets BatchNorm take some rows together is responsible for these.
-            with without_batch_norm(self.model) if self.method.together else nullcontext():
-                self._isolated = check_isolation(
-                    self.model, lambda data: self.loss(self.model, data), chunk.data
-                )
 
     def _state_digest(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
@@ -362,7 +352,8 @@ class Private:
         program = self.method.step(batch)
         place = 0
         try:
-            query = next(program)
+            with frozen_untouched(self.model):
+                query = next(program)
             while True:
                 if place == 0:
                     self._charge(batch.step, query)
@@ -423,14 +414,17 @@ class Private:
 
     def _apply(self, update: dict[str, Tensor]) -> None:
         parameters = self.parameters()
-        before = {name: p.grad for name, p in parameters.items()}
+        optimized = [p for group in self.optimizer.param_groups for p in group["params"]]
+        held = {parameter: parameter.grad for parameter in (*optimized, *parameters.values())}
         try:
+            for parameter in held:  # one that was frozen may still have a gradient of its own
+                parameter.grad = None
             for name, parameter in parameters.items():
                 parameter.grad = update[name].to(parameter.dtype)
             self.optimizer.step()
         finally:
-            for name, parameter in parameters.items():
-                parameter.grad = before[name]
+            for parameter, gradient in held.items():
+                parameter.grad = gradient
 
     def _statement(self, steps: int) -> Statement:
         constants: dict[str, float | int | str] = {

@@ -1,7 +1,9 @@
 """What makes two runs the same run: their settings as plain facts, and the id these give.
 
 A seeded run's id is a function of its seed and settings, so that a ledger recognises the run when
-it is repeated. The noise of a run is keyed by this id too: two runs of one seed share none.
+it is repeated. The noise of a run is keyed by this id too: two runs of one seed share none if their
+settings differ, those of the optimizer included. (Two that differ only in their first weights or in
+their data do; a ledger refuses the second, and the statement of a seeded run warns of it.)
 """
 
 from __future__ import annotations

@@ -65,6 +65,9 @@ class Method(Protocol):
     def queries(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
         """The questions of one step."""
 
+    def see(self, chunk: Any) -> Any:
+        """A chunk as the model is to see it."""
+
     def step(self, batch: Any) -> Any:
         """The step's program: yields questions, receives answers, returns the update."""
 
@@ -124,6 +127,7 @@ class Setup:
         """Checks the arguments of ``make_private``."""
         _refuse_wrapped(model)
         _check_optimizer(optimizer, model)
+        _refuse_narrow(model)
         records = records_of(dataset, collate)
         if user_ids is not None and len(user_ids) != len(records):
             raise ValueError(
@@ -188,6 +192,8 @@ class Setup:
             "accountant": self.accountant,
             "a seed given": self.seed is not None,
             "deterministic": self.deterministic,
+            **facts_of(self.optimizer.defaults, "optimizer"),
+            "optimizer": type(self.optimizer).__qualname__,
             **({} if self.public is None else self.public.facts),
             **(facts_of(self.before, "before") if self.before else {}),
         }
@@ -243,6 +249,16 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
             f"({len(missing)} in all). Build it from model.parameters(), or freeze what is not to "
             "be trained: a parameter outside would be noised and paid for, but never updated."
         )
+
+
+def _refuse_narrow(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and parameter.dtype.itemsize < 4:
+            raise ValueError(
+                f"The trainable parameter '{name}' is of type {parameter.dtype}: a sum of clipped "
+                "gradients in so few digits is rounded by more than one record may change it. Keep "
+                "trainable parameters in float32 (model.float()), and compute with torch.autocast."
+            )
 
 
 def _refuse_wrapped(model: nn.Module) -> None:

@@ -1,0 +1,144 @@
+"""When a run tests that its records do not mix, and on what.
+
+In its first step, whenever a module has changed its mode or a parameter was frozen or freed, and
+after 1, 2, 4, 8 ... steps more: what a model does with records can depend on its weights. On a few
+records of the step's own batch.
+
+What the model is shown is tested beside it: the same few records are fetched in the company of
+others, and may not look different there. (A collate function that pads to the longest record, or
+views that are taken over a batch, mix records before the model sees them.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from plumbline.gradients import without_batch_norm
+from plumbline.gradients.errors import RecordsMixError
+from plumbline.gradients.isolation import check_isolation
+from plumbline.training.batches import PrivateBatch
+from plumbline.training.looking import evaluating, no_trace
+from plumbline.training.losses import BatchLoss
+from plumbline.training.setup import Method
+
+_WATCHED, _COMPANY = 2, 16
+_MOVED = 1e-4  # of a loss: products of more rows, or of longer ones, round otherwise
+
+
+class Run(Protocol):
+    """What the tests need of a run."""
+
+    model: nn.Module
+    loss: BatchLoss
+    method: Method
+    max_physical_batch: int | None
+
+
+class Isolation:
+    """The tests of one run."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._told = False
+        self._shown = False
+        self._modes: tuple[bool, ...] = ()
+
+    def test(self, run: Run, batch: PrivateBatch) -> None:
+        """Before a step on ``batch``: tests where it is time to.
+
+        Raises:
+            RecordsMixError: If one record's loss depends on another record.
+        """
+        modes = _modes(run.model)
+        due = not self._told or modes != self._modes or self._steps & (self._steps - 1) == 0
+        self._steps += 1
+        chunk = next(batch.chunks(), None) if due else None
+        if chunk is None:
+            return
+        # A method that lets BatchNorm take some rows together is responsible for these.
+        with without_batch_norm(run.model) if run.method.together else nullcontext():
+            self._told = check_isolation(
+                run.model, lambda data: run.loss(run.model, data), chunk.data
+            )
+            self._shown = self._shown or _check_company(run, batch)
+        self._modes = modes
+
+
+@contextmanager
+def frozen_untouched(model: nn.Module) -> Iterator[None]:
+    """Refuses a step in which the model rewrites a parameter that is not trained.
+
+    Raises:
+        RecordsMixError: Naming the parameter.
+    """
+    frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+    before = {name: p._version for name, p in frozen.items() if not p.is_inference()}
+    yield
+    changed = [name for name, version in before.items() if frozen[name]._version != version]
+    if changed:
+        raise RecordsMixError(
+            f"The model rewrites the frozen parameter '{changed[0]}' as it looks at records: it "
+            "would be released without noise. Build the layer without what rewrites it (an "
+            "embedding's max_norm, say), and the model anew: the parameter has changed already."
+        )
+
+
+def _modes(model: nn.Module) -> tuple[bool, ...]:
+    return (
+        *(module.training for module in model.modules()),
+        *(parameter.requires_grad for parameter in model.parameters()),
+    )
+
+
+def _check_company(run: Run, batch: PrivateBatch) -> bool:
+    """Whether it could tell; it cannot where a batch has too few records."""
+    most = _COMPANY if run.max_physical_batch is None else run.max_physical_batch
+    some = batch.indices[: max(2 * _WATCHED, min(_COMPANY, most))]
+    few = some[:_WATCHED]
+    if len(some) == len(few):
+        return False
+    first, other = _losses(run, batch, few, 0), _losses(run, batch, few, 1)
+    if torch.equal(first, other):
+        return _same(first, _losses(run, batch, some, 0))
+    # Dropout would differ with the number of rows. What is left then is drawn record by record, or
+    # by generators of the user's own, with which nothing can be compared.
+    with evaluating(run.model):
+        try:
+            first, other = _losses(run, batch, few, 0), _losses(run, batch, few, 0)
+            among = _losses(run, batch, some, 0)
+        except Exception:  # a loss that is none in evaluation mode
+            return True
+    return not torch.equal(first, other) or _same(first, among)
+
+
+def _same(alone: Tensor, among: Tensor) -> bool:
+    """Refuses losses ``[R]`` that others do not begin with."""
+    if alone.dim() != 1 or among.dim() != 1:
+        return True  # the capture itself says what is wrong with such losses
+    begin = among[: len(alone)]
+    known = torch.isfinite(alone)
+    if len(begin) == len(alone) and torch.equal(known, torch.isfinite(begin)):
+        gap, size = (alone - begin)[known].abs(), alone[known].abs()
+        if not (gap > _MOVED * (1 + size)).any():
+            return True
+    raise RecordsMixError(
+        "A record's loss depends on which other records it is fetched with: they mix before the "
+        "model sees them, or the loss depends on their number. Pad every record to one fixed "
+        "length (a collate function that pads to the longest of a batch tells each record how "
+        "long the others are, unless the model masks the padding), take views and normalise record "
+        "by record, and divide no loss by the size of the batch."
+    )
+
+
+def _losses(run: Run, batch: PrivateBatch, indices: Tensor, seed: int) -> Tensor:
+    """The losses of the rows that the method shows the model, first records first."""
+    chunk = batch.chunk_of(indices)
+    with no_trace(run.model), torch.no_grad():
+        torch.manual_seed(seed)
+        shown: Any = run.method.see(chunk)
+        return run.loss(run.model, shown.data).detach().double()
