@@ -144,7 +144,7 @@ def main() -> None:
             rows = [row for row in rows if (row["task"], row["features"]) != (name, features)]
             for row in search(name, features, options.trials):
                 rows.append(row)
-                RESULTS.write_text(json.dumps(rows, indent=1) + "\n")
+                RESULTS.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n")
     for row in best([row for row in rows if row["task"] in options.tasks]):
         print(row)
 
