@@ -17,6 +17,7 @@ from torch import nn
 
 import plumbline as pl
 from plumbline.training import Callback, StepInfo, StopFitting
+from plumbline.training.isolating import BadRecords
 from plumbline.training.progress import amounts, duration, per_second
 from tests.training.small import budget, data, network, private, run, weights
 
@@ -226,7 +227,8 @@ class TestLines:
         assert "loss" not in written(console)
         x[::2] = float("nan")
         console = plain()
-        private(dataset=(x, y)).fit(progress=console, show=("loss",))
+        with pytest.warns(BadRecords):
+            private(dataset=(x, y)).fit(progress=console, show=("loss",))
         assert re.search(r"loss [\d.]+\n", written(console))
         assert "nan" not in written(console)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import plumbline as pl
 from plumbline import clipping, evaluation
 from plumbline.gradients.errors import RecordsMixError
+from plumbline.training.isolating import BadRecords
 from tests.training.small import LOSS, RECORDS, budget, data, private, run
 
 ALL = budget(expected_batch_size=RECORDS, steps=8)
@@ -161,3 +162,10 @@ def test_the_tests_leave_no_trace_in_a_run() -> None:
     before = torch.get_rng_state()
     run(private(plan=ALL), 3)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_batch_of_records_that_are_not_finite_is_told() -> None:
+    x, y = data()
+    x[::2] = torch.nan
+    with pytest.warns(BadRecords, match=r"of 16 records .* look for missing values"):
+        run(private(dataset=(x, y), plan=ALL), 1)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import plumbline as pl
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.training import BatchRefused, BudgetSpent
+from plumbline.training.isolating import BadRecords
 from tests.training.small import (
     LOSS,
     RECORDS,
@@ -84,6 +85,39 @@ class TestTheUsersObjects:
         frozen = network()
         frozen[0].to(dtype).requires_grad_(False)
         private(frozen)
+
+    @pytest.mark.parametrize("change", ["frozen", "freed", "replaced"])
+    def test_other_parameters_are_refused_before_anything_is_charged(self, change: str) -> None:
+        model = network()
+        model[0].bias.requires_grad_(change != "freed")
+        mine = private(model)
+        run(mine, 2)
+        if change == "replaced":
+            model[0] = nn.Linear(6, 5)
+        else:
+            model[0].bias.requires_grad_(change == "freed")
+        with pytest.raises(RuntimeError, match=r"'0\..*' was frozen, freed or replaced.*new run"):
+            run(mine)
+        assert mine.charged == 2
+
+    @pytest.mark.parametrize(
+        ("given", "error", "message"),
+        [
+            ({"method": "dpsgd"}, TypeError, r"'dpsgd'; .* plumbline\.methods\.dpsgd\(\)"),
+            ({"method": pl.methods.bam}, TypeError, r"the function bam; .* plumbline.methods.bam"),
+            ({"ledger": "a.ledger"}, TypeError, r"plumbline.Ledger.open\('a.ledger'\)"),
+            ({"sensitive_features": ["F", "M"]}, TypeError, "words, such as 'F'.*factorize"),
+            ({"dataset": ([1, 2], [0, 1])}, TypeError, "a tuple of 2 lists"),
+        ],
+        ids=["name", "function", "path", "words", "lists"],
+    )
+    def test_common_slips(self, given: dict[str, Any], error: type, message: str) -> None:
+        with pytest.raises(error, match=message):
+            private(**given)
+
+    def test_a_model_without_trainable_parameters(self) -> None:
+        with pytest.raises(ValueError, match=r"no trainable parameter.*requires_grad_"):
+            private(network().requires_grad_(False))
 
     def test_training_mode_is_as_before(self) -> None:
         model = network()
@@ -263,7 +297,8 @@ class TestTheStep:
     def test_a_batch_of_bad_records_only(self) -> None:
         x, y = data()
         model = network()
-        run(private(model, (torch.full_like(x, float("nan")), y)))
+        with pytest.warns(BadRecords):
+            run(private(model, (torch.full_like(x, float("nan")), y)))
         assert torch.isfinite(weights(model)).all()
 
     def test_a_model_that_mixes_records_is_refused_before_anything_is_charged(self) -> None:

@@ -140,11 +140,20 @@ def _run(
     return values, calls
 
 
+_LOSS = "the loss function"
+
+
 def _mixing(where: str) -> str:
+    remedy = (
+        "Give one loss for each record, of its own output and target alone: with a mean or a sum, "
+        "or a target [B] against an output [B, 1], which makes all pairs, there is none."
+        if where.startswith(_LOSS)
+        else "Replace BatchNorm by GroupNorm (plumbline.suggest_fixes(model) does), give recurrent "
+        "and attention layers batch_first=True, and compute nothing over the batch dimension."
+    )
     return (
         f"One record changes another record's loss: records first mix in {where}. Per-record "
-        "clipping is meaningless then, and so is the guarantee. Replace BatchNorm by GroupNorm "
-        "(plumbline.suggest_fixes(model) does), and compute nothing over the batch dimension."
+        f"clipping is meaningless then, and so is the guarantee. {remedy}"
     )
 
 
@@ -157,7 +166,7 @@ def _culprit(model: nn.Module, changed: _Changed, calls: list[_Call], others: li
     }
     first = next((place for place, is_moved in enumerate(moved["outputs"]) if is_moved), None)
     if first is None:
-        return "the loss function, or code outside the modules"
+        return f"{_LOSS}, or code outside the modules"
     name = calls[first].name
     if not moved["inputs"][first]:
         return _described(model, name)
@@ -166,7 +175,7 @@ def _culprit(model: nn.Module, changed: _Changed, calls: list[_Call], others: li
         around = calls[place].name
         if (not around or name.startswith(f"{around}.")) and not moved["inputs"][place]:
             return f"the code of {_described(model, around)}, before its module '{name}'"
-    return "the loss function, before it calls the model"
+    return f"{_LOSS}, before it calls the model"
 
 
 def _described(model: nn.Module, name: str) -> str:

@@ -11,6 +11,7 @@ views that are taken over a batch, mix records before the model sees them.)
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
@@ -28,6 +29,10 @@ from plumbline.training.setup import Method
 
 _WATCHED, _COMPANY = 2, 16
 _MOVED = 1e-4  # of a loss: products of more rows, or of longer ones, round otherwise
+
+
+class BadRecords(UserWarning):
+    """Many records have a loss that is not finite."""
 
 
 class Run(Protocol):
@@ -103,6 +108,7 @@ def _check_company(run: Run, batch: PrivateBatch) -> bool:
     if len(some) == len(few):
         return False
     first, other = _losses(run, batch, few, 0), _losses(run, batch, few, 1)
+    _warn_of_bad_records(_losses(run, batch, some, 0))
     if torch.equal(first, other):
         return _same(first, _losses(run, batch, some, 0))
     # Dropout would differ with the number of rows. What is left then is drawn record by record, or
@@ -114,6 +120,19 @@ def _check_company(run: Run, batch: PrivateBatch) -> bool:
         except Exception:  # a loss that is none in evaluation mode
             return True
     return not torch.equal(first, other) or _same(first, among)
+
+
+def _warn_of_bad_records(losses: Tensor) -> None:
+    bad = int((~torch.isfinite(losses)).sum())
+    if 2 * bad >= losses.numel():
+        warnings.warn(
+            f"{bad} of {losses.numel()} records of a batch have a loss that is not finite. They "
+            "count as zero, so that they cannot hurt the guarantee, but nothing is learned from "
+            "them and the budget is spent all the same: look for missing values in the data. "
+            "(This was told by looking at records; do not publish it.)",
+            BadRecords,
+            stacklevel=2,
+        )
 
 
 def _same(alone: Tensor, among: Tensor) -> bool:

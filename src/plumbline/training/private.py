@@ -128,6 +128,7 @@ class Private:
         self._answers: Answers | None = None
         self._pending: PrivateBatch | None = None
         self._isolation = Isolation()
+        self._trained = self.parameters()
         self._curve = EpsilonCurve(
             plan.release,
             steps=plan.steps,
@@ -315,6 +316,7 @@ class Private:
     def _step(self, batch: PrivateBatch) -> None:
         if self.average is not None:
             self.average.require_own_weights("train on")
+        self._require_same_parameters()
         self._accept(batch)
         self.put_shards_back()
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
@@ -327,6 +329,23 @@ class Private:
         self._apply({name: g + public[name] if public else g for name, g in update.items()})
         if self.average is not None:
             self.average.update()
+
+    def _require_same_parameters(self) -> None:
+        """Before anything is charged: the noise and the method's state are for these alone."""
+        now = self.parameters()
+        changed = [
+            name
+            for name in (*self._trained, *now)
+            if name not in now
+            or name not in self._trained
+            or (self._shards is None and now[name] is not self._trained[name])
+        ]
+        if changed:
+            raise RuntimeError(
+                f"The trainable parameters are not those that the run began with: '{changed[0]}' "
+                "was frozen, freed or replaced. A run trains the same parameters to its end: put "
+                "them back, or plan a new run with a budget of its own."
+            )
 
     def _state_digest(self) -> str:
         digest = hashlib.blake2b(digest_size=16)

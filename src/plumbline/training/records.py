@@ -113,6 +113,11 @@ def records_of(dataset: Any, collate: Collate | None = None) -> Records:
     if columns and collate is None:
         named = {str(place): tensor for place, tensor in enumerate(dataset)}
         return TensorRecords(tuple(dataset), _rows(named))
+    if isinstance(dataset, tuple) and dataset and all(type(part) is list for part in dataset):
+        raise TypeError(
+            f"The data set is a tuple of {len(dataset)} lists. Convert columns with "
+            "torch.as_tensor(...); for records that are read one by one, give a list of records."
+        )
     if isinstance(dataset, IterableDataset) or (
         isinstance(dataset, Dataset) and not hasattr(dataset, "__len__")
     ):

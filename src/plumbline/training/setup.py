@@ -125,6 +125,7 @@ class Setup:
         before: Sequence[StepRelease] = (),
     ) -> Setup:
         """Checks the arguments of ``make_private``."""
+        _check_kinds(method, ledger)
         _refuse_wrapped(model)
         _check_optimizer(optimizer, model)
         _refuse_narrow(model)
@@ -228,6 +229,20 @@ class Setup:
         )
 
 
+def _check_kinds(method: Any, ledger: Any) -> None:
+    if not hasattr(method, "queries"):
+        given = f"the function {method.__name__}" if callable(method) else repr(method)
+        name = method if isinstance(method, str) else getattr(method, "__name__", "dpsgd")
+        raise TypeError(
+            f"method is {given}; it must be a method that was made with its settings, such as "
+            f"plumbline.methods.{name}(). `plumbline methods` lists them all."
+        )
+    if ledger is not None and not isinstance(ledger, Ledger):
+        raise TypeError(
+            f"ledger is {ledger!r}; it must be an open ledger: give plumbline.Ledger.open({ledger!r})."
+        )
+
+
 def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     if isinstance(optimizer, torch.optim.LBFGS | torch.optim.SparseAdam):
         reason = (
@@ -238,6 +253,11 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
         raise ValueError(
             f"{type(optimizer).__name__} {reason}. Use SGD, Adam or another optimizer that takes "
             "one dense gradient a step."
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(
+            "The model has no trainable parameter: requires_grad is False for all of them. Free "
+            "what is to be trained, such as the last layer's, with requires_grad_(True)."
         )
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     missing = [
@@ -275,9 +295,14 @@ def _refuse_wrapped(model: nn.Module) -> None:
         )
 
 
-def _features(features: Sequence[int] | Tensor | None, records: int) -> Tensor | None:
+def _features(features: Any, records: int) -> Tensor | None:
     if features is None:
         return None
+    if len(features) and isinstance(features[0], str):
+        raise TypeError(
+            f"sensitive_features has words, such as {features[0]!r}; give each record's group as a "
+            "whole number, as pandas.factorize(...)[0] makes them."
+        )
     values = torch.as_tensor(features)
     if values.shape != (records,):
         raise ValueError(
