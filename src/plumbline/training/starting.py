@@ -144,8 +144,8 @@ def _begin(
         warnings = (
             *warnings,
             "The questions of a step are charged one by one (basic composition), as the paper of "
-            "the method does. Together they cost less: the epsilon stated here is larger than need "
-            "be for this noise.",
+            "the method does, or together where that costs more: the epsilon stated here may be "
+            "larger than need be for this noise, and is never smaller.",
         )
     return _Begun(
         facts=_agreed(setup, plan),
