@@ -6,8 +6,9 @@ draw, keyed by (key, step, record id): neither the chunking nor the number of pr
 takes part, and a process that holds records `start` to `stop` generates only their words.
 
 Guarantee. The inclusion probability is `floor(rate * 2^64) / 2^64`, never above the rate that is
-accounted (and below it by less than 2^-64). `event()` is the event that was implemented; a sampler
-without a private event returns None, and then there is nothing to account with.
+accounted (and below it by less than 2^-64). `event()` is the event that was implemented, and a run
+whose plan accounts for another one does not start; a sampler without a private event returns None,
+and then there is nothing to account with.
 """
 
 from collections.abc import Mapping, Sequence
