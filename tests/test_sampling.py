@@ -1,4 +1,3 @@
-import itertools
 from fractions import Fraction
 
 import numpy as np
@@ -75,14 +74,6 @@ def test_a_seed_samples_the_same_for_ever() -> None:
     ]
 
 
-@given(cuts=st.lists(st.integers(0, 1000), max_size=6), step=st.integers(0, 10**9))
-def test_shards_are_the_parts_of_the_whole(cuts: list[int], step: int) -> None:
-    sampler = PoissonSampler(1000, 0.3, SeededSource(5))
-    edges = [0, *sorted(cuts), 1000]
-    parts = [sampler.indices(step, a, b) for a, b in itertools.pairwise(edges)]
-    assert torch.equal(torch.cat(parts), sampler.indices(step))
-
-
 def test_more_records_leave_the_others_where_they_were() -> None:
     few = PoissonSampler(500, 0.3, SeededSource(5)).indices(2)
     many = PoissonSampler(900, 0.3, SeededSource(5)).indices(2)
@@ -91,9 +82,7 @@ def test_more_records_leave_the_others_where_they_were() -> None:
 
 def test_a_secure_sampler_agrees_with_itself_and_with_no_other() -> None:
     sampler = PoissonSampler(1000, 0.5, SecureSource())
-    assert torch.equal(
-        torch.cat([sampler.indices(0, 0, 77), sampler.indices(0, 77, 1000)]), sampler.indices(0)
-    )
+    assert torch.equal(sampler.indices(0), sampler.indices(0))
     assert not torch.equal(PoissonSampler(1000, 0.5, SecureSource()).indices(0), sampler.indices(0))
 
 
@@ -105,8 +94,8 @@ class Words:
     def __init__(self, *words: int) -> None:
         self.words = np.array(words, dtype=np.uint64)
 
-    def stream(self, domain: str, *position: int, start: int = 0) -> "Words":
-        return Words(*self.words[start // 8 :])
+    def stream(self, domain: str, *position: int) -> "Words":
+        return self
 
     def uint64(self, n: int) -> np.ndarray:
         return self.words[:n]
@@ -125,27 +114,23 @@ def test_the_implemented_rate_is_the_accounted_one_rounded_down(rate: float) -> 
 def test_rate_one_takes_everyone_and_tiny_rates_nearly_nobody() -> None:
     everyone = PoissonSampler(5, 1.0, Words(*[2**64 - 1] * 5))  # type: ignore[arg-type]
     assert everyone.indices(0).tolist() == [0, 1, 2, 3, 4]
-    assert everyone.indices(0, 2, 4).tolist() == [2, 3]
     empty = PoissonSampler(5, 1e-9, SeededSource(0)).indices(0)
     assert empty.shape == (0,)
     assert empty.dtype == torch.int64
 
 
-def test_drawing_takes_each_step_once_and_resumes_bit_identically() -> None:
-    whole = PoissonSampler(400, 0.1, SeededSource(9))
-    expected = [whole.draw() for _ in range(20)]
-    assert whole.step == 20
+def test_a_stored_position_is_taken_up_bit_identically() -> None:
     first = PoissonSampler(400, 0.1, SeededSource(9))
-    got = [first.draw() for _ in range(7)]
+    first.step = 7
     second = PoissonSampler(400, 0.1, SeededSource(9))
     second.load_state_dict(first.state_dict())
-    got += [second.draw() for _ in range(13)]
-    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    assert second.step == 7
+    assert all(torch.equal(first.indices(step), second.indices(step)) for step in range(7, 20))
 
 
 def test_the_state_is_a_position_and_nothing_secret() -> None:
     sampler = PoissonSampler(400, 0.1, SecureSource())
-    sampler.draw()
+    sampler.step = 1
     assert sampler.state_dict() == {"kind": "poisson", "step": 1, "records": 400, "rate": 0.1}
 
 
@@ -159,16 +144,11 @@ def test_the_state_is_a_position_and_nothing_secret() -> None:
             PoissonSampler(400, 0.2, SeededSource(0)), "rate is 0.2 here and 0.1", id="rate"
         ),
         pytest.param(
-            FixedSampler(400, 40, SeededSource(0)), "kind is 'fixed' here and 'poisson'", id="kind"
-        ),
-        pytest.param(
             UserSampler(range(400), 0.1, SeededSource(0)), "kind is 'poisson_users'", id="unit"
         ),
     ],
 )
-def test_another_samplers_state_is_refused(
-    other: PoissonSampler | FixedSampler, difference: str
-) -> None:
+def test_another_samplers_state_is_refused(other: PoissonSampler, difference: str) -> None:
     state = PoissonSampler(400, 0.1, SeededSource(0)).state_dict()
     with pytest.raises(ValueError, match=difference):
         other.load_state_dict(state)
@@ -186,10 +166,9 @@ def test_an_impossible_number_of_records_is_refused(records: int) -> None:
         PoissonSampler(records, 0.1, SeededSource(0))
 
 
-@pytest.mark.parametrize(("step", "start", "stop"), [(-1, 0, 5), (0, -1, 5), (0, 0, 11), (0, 6, 5)])
-def test_a_range_outside_the_records_is_refused(step: int, start: int, stop: int) -> None:
-    with pytest.raises(ValueError, match="must lie in 0 to 10"):
-        PoissonSampler(10, 0.1, SeededSource(0)).indices(step, start, stop)
+def test_a_step_before_the_first_is_refused() -> None:
+    with pytest.raises(ValueError, match="step is -1"):
+        PoissonSampler(10, 0.1, SeededSource(0)).indices(-1)
 
 
 # Without privacy.
@@ -197,7 +176,7 @@ def test_a_range_outside_the_records_is_refused(step: int, start: int, stop: int
 
 def test_fixed_batches_are_shuffled_epochs() -> None:
     sampler = FixedSampler(23, 5, SeededSource(0))
-    epochs = [torch.cat([sampler.draw() for _ in range(5)]) for _ in range(2)]
+    epochs = [torch.cat([sampler.indices(5 * n + k) for k in range(5)]) for n in range(2)]
     assert sampler.steps_per_epoch == 5
     for epoch in epochs:
         assert sorted(epoch.tolist()) == list(range(23))
@@ -206,12 +185,11 @@ def test_fixed_batches_are_shuffled_epochs() -> None:
     assert sampler.event() is None
 
 
-def test_fixed_batches_resume_bit_identically() -> None:
+def test_a_fixed_batch_is_the_same_whichever_were_asked_for_before() -> None:
     one, two = (FixedSampler(23, 5, SeededSource(0)) for _ in range(2))
-    for _ in range(7):
-        one.draw()
-    two.load_state_dict(one.state_dict())
-    assert torch.equal(one.draw(), two.draw())
+    for step in range(7):
+        one.indices(step)
+    assert torch.equal(one.indices(7), two.indices(7))
 
 
 # Users.

@@ -3,11 +3,12 @@
 `PoissonSampler` is the private one: record i takes part in step t if the i-th 64-bit word of the
 stream `("sampling", t)` of its source is below a threshold. So every record has its own independent
 draw, keyed by (key, step, record id): neither the chunking nor the number of processes changes who
-takes part, and a process that holds records `start` to `stop` generates only their words.
+takes part.
 
 Guarantee. The inclusion probability is `floor(rate * 2^64) / 2^64`, never above the rate that is
-accounted (and below it by less than 2^-64). `event()` is the event that was implemented; a sampler
-without a private event returns None, and then there is nothing to account with.
+accounted (and below it by less than 2^-64). `event()` is the event that was implemented, and a run
+whose plan accounts for another one does not start; a sampler without a private event returns None,
+and then there is nothing to account with.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +25,6 @@ from plumbline.mechanism.release import PoissonSampling
 
 __all__ = ["FixedSampler", "PoissonSampler", "UserSampler", "Users", "chunks", "group_by_user"]
 
-_WORD_BYTES = 8
-
 
 class PoissonSampler:
     """Draws every record independently with probability `rate`, anew in each step.
@@ -37,7 +36,7 @@ class PoissonSampler:
             at the stored position under a new key.
 
     Attributes:
-        step: the position, which is the step that `draw` will return next.
+        step: the position, which is the step that comes next.
     """
 
     def __init__(self, records: int, rate: float, source: RandomSource) -> None:
@@ -55,32 +54,15 @@ class PoissonSampler:
         if self._threshold == 0:
             raise ValueError(f"rate is {rate}, below 2^-64: no record would ever take part")
 
-    def indices(self, step: int, start: int = 0, stop: int | None = None) -> torch.Tensor:
-        """Returns the records of `step`, sorted, `[|S|]` int64; possibly none.
-
-        Args:
-            step: which step, from 0.
-            start: the first record id to consider.
-            stop: one past the last record id to consider; all records if None. Exactly the members
-                of the whole batch that lie in this range are returned.
-        """
-        stop = self.records if stop is None else stop
-        if step < 0 or not 0 <= start <= stop <= self.records:
-            raise ValueError(
-                f"step {step}, records {start} to {stop} asked for; steps start at 0 and a range "
-                f"must lie in 0 to {self.records}"
-            )
+    def indices(self, step: int) -> torch.Tensor:
+        """Returns the records of `step`, sorted, `[|S|]` int64; possibly none."""
+        if step < 0:
+            raise ValueError(f"step is {step}; steps are counted from 0")
         if self._threshold == 2**64:
-            return torch.arange(start, stop)
-        stream = self._source.stream("sampling", step, start=start * _WORD_BYTES)
-        members = np.flatnonzero(stream.uint64(stop - start) < np.uint64(self._threshold))
-        return torch.from_numpy(members.astype(np.int64, copy=False) + start)
-
-    def draw(self) -> torch.Tensor:
-        """Returns the records of the current step and moves on to the next."""
-        members = self.indices(self.step)
-        self.step += 1
-        return members
+            return torch.arange(self.records)
+        words = self._source.stream("sampling", step).uint64(self.records)
+        members = np.flatnonzero(words < np.uint64(self._threshold))
+        return torch.from_numpy(members.astype(np.int64, copy=False))
 
     def event(self) -> PoissonSampling:
         """Returns the sampling that every step of this sampler implements."""
@@ -116,7 +98,6 @@ class FixedSampler:
         _check_count("batch_size", batch_size)
         self.records = records
         self.batch_size = batch_size
-        self.step = 0
         self._source = source
         self._domain = domain
         self._order: tuple[int, torch.Tensor] | None = None  # the last epoch shuffled
@@ -134,29 +115,9 @@ class FixedSampler:
             self._order = epoch, torch.from_numpy(np.argsort(words, kind="stable"))
         return self._order[1][batch * self.batch_size : (batch + 1) * self.batch_size]
 
-    def draw(self) -> torch.Tensor:
-        """Returns the records of the current step and moves on to the next."""
-        members = self.indices(self.step)
-        self.step += 1
-        return members
-
     def event(self) -> None:
         """Returns None: this sampler supports no privacy claim."""
         return None
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the position, and what it is a position in; never a key."""
-        return {
-            "kind": "fixed",
-            "step": self.step,
-            "records": self.records,
-            "batch_size": self.batch_size,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Moves to a stored position; refuses that of another sampler, naming the difference."""
-        _check_same(self.state_dict(), state)
-        self.step = int(state["step"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +173,7 @@ def group_by_user(user_ids: Sequence[Any] | NDArray[Any] | torch.Tensor) -> User
 class UserSampler(PoissonSampler):
     """Poisson-samples users: a user takes part with all of their records, or with none.
 
-    `indices`, `draw` and `event` are about users (numbered as in `users`); `records_of` turns a
+    `indices` and `event` are about users (numbered as in `users`); `records_of` turns a
     batch of users into the records to load.
 
     Args:

@@ -9,6 +9,7 @@ import dp_accounting
 import numpy as np
 import numpy.typing as npt
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
 from hypothesis import given
 from hypothesis import strategies as st
@@ -217,7 +218,9 @@ def test_sensitivities_that_change_along_a_run_do_not_change_its_cost() -> None:
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
-def test_basic_composition_adds_up_what_each_query_costs_alone(accountant: Accountant) -> None:
+def test_basic_composition_adds_up_what_queries_cost_alone_where_that_is_more(
+    accountant: Accountant,
+) -> None:
     both = step(0.04, 1.5, 3.0)
     basic = dataclasses.replace(both, composition="basic")
     first, second = (
@@ -227,6 +230,41 @@ def test_basic_composition_adds_up_what_each_query_costs_alone(accountant: Accou
     found = epsilon([(basic, 50)], delta=1e-5, accountant=accountant)
     assert found == pytest.approx(first + second, rel=1e-12)
     assert found > epsilon([(both, 50)], delta=1e-5, accountant=accountant)
+
+
+@pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize(("rate", "noise", "steps"), [(0.01, 1.0, 100), (0.01, 0.8377, 2000)])
+def test_basic_composition_costs_no_less_than_joint(
+    rate: float, noise: float, steps: int, accountant: Accountant, relation: Relation
+) -> None:
+    """The batch is drawn once: at little noise the queries cost more than alone, added up."""
+    both = step(rate, noise, noise)
+    basic = dataclasses.replace(both, composition="basic")
+    found, joint = (
+        epsilon([(one, steps)], delta=1e-5, accountant=accountant, relation=relation)
+        for one in (basic, both)
+    )
+    alone = cost(rate, steps, noise, accountant=accountant, relation=relation, delta=5e-6)
+    assert found >= joint
+    if accountant == "pld" and relation == "add_remove":
+        assert 2 * alone < found == joint
+
+
+def test_the_sum_of_what_queries_cost_alone_is_no_bound() -> None:
+    """DP-SAM at an epsilon of 8 by paper 002's theorem: what is surely spent is more."""
+    noise, steps = 0.8377, 2000
+    at_least = privacy_loss_distribution.from_gaussian_mechanism(
+        noise / 2**0.5,
+        pessimistic_estimate=False,
+        value_discretization_interval=1e-3,
+        sampling_prob=0.01,
+        use_connect_dots=False,
+    ).self_compose(steps)
+    theorem = 2 * cost(0.01, steps, noise, delta=5e-6)
+    assert theorem == pytest.approx(8, abs=0.01)
+    lower = at_least.get_epsilon_for_delta(1e-5)
+    assert theorem < 9.4 < lower < cost(0.01, steps, noise, noise, delta=1e-5)
 
 
 def test_basic_and_joint_releases_mix() -> None:

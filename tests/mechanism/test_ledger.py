@@ -231,33 +231,8 @@ def test_a_changed_release_gives_back_what_was_reserved_for_the_old_one(path: Pa
     assert Ledger.read(path).entries() == [(release(1.0), 4), (release(2.0), 4)]
 
 
-def test_a_charge_beside_the_step_is_durable_once_settled(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Ledger.open(path) as ledger:
-        started, go_on = threading.Event(), threading.Event()
-        real = os.fsync
-
-        def fsync(fd: int) -> None:
-            started.set()
-            go_on.wait()
-            real(fd)
-
-        monkeypatch.setattr(os, "fsync", fsync)
-        ledger.charge(
-            release(), run="a", step=0, wait=False
-        )  # returns while the disk is waited for
-        started.wait()
-        assert total(ledger) == 1
-        go_on.set()
-        ledger.settle()
-        ledger.settle()
-    assert total(Ledger.read(path)) == 1
-
-
-@pytest.mark.parametrize("wait", [True, False])
 def test_a_charge_that_cannot_be_synced_is_an_error_and_the_ledger_stops(
-    path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger.open(path)
 
@@ -265,13 +240,8 @@ def test_a_charge_that_cannot_be_synced_is_an_error_and_the_ledger_stops(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fail)
-
-    def charge() -> None:
-        ledger.charge(release(), run="a", step=0, wait=wait)
-        ledger.settle()
-
     with pytest.raises(LedgerError, match="Input/output error"):
-        charge()
+        ledger.charge(release(), run="a", step=0)
     with pytest.raises(LedgerError, match="could not be synced"):
         ledger.charge(release(), run="a", step=0)
     monkeypatch.undo()

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,71 @@ import plumbline
 from plumbline import Ledger, Private
 from plumbline.mechanism.accountant import epsilon
 from plumbline.mechanism.ledger import BudgetExceeded, LedgerError, NoiseReuse
+from plumbline.mechanism.random_source import RandomSource
+from plumbline.sampling import FixedSampler, PoissonSampler, UserSampler
 from plumbline.training import BatchRefused, BudgetSpent
-from tests.training.runs import BUDGET, STEPS, Run, charged, weights
+from plumbline.training.setup import Setup
+from tests.training import small
+from tests.training.runs import BUDGET, RECORDS, STEPS, Run, charged, weights
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger"
+
+
+# Batches are drawn as is accounted.
+
+
+@pytest.mark.parametrize(
+    ("sampler", "named"),
+    [
+        pytest.param(
+            lambda rate, source: PoissonSampler(RECORDS, 1.1 * rate, source),
+            r"by PoissonSampling\(rate=0\.18.*\), and .* for PoissonSampling\(rate=0\.16.*\):",
+            id="another rate",
+        ),
+        pytest.param(
+            lambda rate, source: UserSampler(range(RECORDS), rate / 2, source),
+            r"by PoissonSampling\(rate=0\.08.*\), and",
+            id="users at another rate",
+        ),
+        pytest.param(
+            lambda rate, source: FixedSampler(RECORDS, 16, source),
+            r"by None, and .* for PoissonSampling\(rate=0\.16.*\):",
+            id="without an event",
+        ),
+    ],
+)
+def test_a_sampler_of_another_event_is_refused(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sampler: Callable[[float, RandomSource], Any],
+    named: str,
+) -> None:
+    run = Run()
+    run.train(run.make(), 3).save(path)
+    monkeypatch.setattr(Setup, "sampler", lambda _, rate, source: sampler(rate, source))
+    with pytest.raises(ValueError, match=named):
+        Run().make()
+    with pytest.raises(ValueError, match=named):
+        Run().resume(path)
+
+
+@pytest.mark.parametrize("unit", ["record", "user"])
+def test_a_runs_batches_have_the_rate_that_is_accounted(unit: str) -> None:
+    units, steps = 2000, 20
+    owners = torch.arange(units) if unit == "record" else torch.arange(2 * units) % units
+    private = small.private(
+        dataset=small.data(len(owners)),
+        plan=small.budget(steps=steps, expected_batch_size=200, delta=1e-5),
+        user_ids=owners if unit == "user" else None,
+    )
+    rate = private.plan.release.sampling.rate
+    assert rate == 0.1
+    taken = sum(len(owners[indices].unique()) for indices in small.run(private))
+    deviation = (units * steps * rate * (1 - rate)) ** 0.5
+    assert abs(taken - units * steps * rate) < 3 * deviation  # 1.1 times the rate: 6.7 deviations
 
 
 # The ledger and the run say the same.

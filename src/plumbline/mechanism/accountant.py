@@ -5,6 +5,7 @@ the tighter one; RDP composes Rényi divergences and is here to compare with pap
 
 Guarantee: both are upper bounds. PLD is a *pessimistic* estimate: every rounding is towards a
 larger epsilon. Where floating point would decide its answer (see `privacy_loss`) it gives RDP's.
+A release with basic composition never costs less than the one mechanism that its queries are.
 
 Neighbouring relations: "add_remove", one record more or less, in whose units sensitivities and
 noise multipliers are stated; and "replace_one", one record exchanged for another, which moves a sum
@@ -69,12 +70,19 @@ def epsilon(
     if relation not in get_args(Relation):
         raise ValueError(f"relation is {relation!r}; choose one of {get_args(Relation)}")
     releases = list(releases)
+    joint = _together(releases, delta, accountant, relation)
     places = max((len(r.queries) for r, _ in releases if r.composition == "basic"), default=1)
-    if places > 1:
-        return sum(
-            epsilon(share, delta=delta / places, accountant=accountant, relation=relation)
-            for share in _one_by_one(releases, places)
-        )
+    if places == 1:
+        return joint
+    # The sum is no bound by itself: it takes each query for one with a subsample of its own.
+    shares = _one_by_one(releases, places)
+    return max(joint, sum(_together(one, delta / places, accountant, relation) for one in shares))
+
+
+def _together(
+    releases: Releases, delta: float, accountant: Accountant, relation: Relation
+) -> float:
+    """The epsilon of all queries, those about one batch as the one mechanism that they are."""
     counts: dict[tuple[float, float], int] = {}
     for release, count in releases:
         if count < 0:

@@ -12,7 +12,6 @@ line that is wrong. A whole tail that was lost cannot be seen in the file itself
 compares with the count and hash in a checkpoint.
 """
 
-import contextlib
 import json
 import os
 import secrets
@@ -59,7 +58,6 @@ class Ledger:
         self._session = secrets.token_hex(8)
         self._reserved: dict[str, int] = {}  # run -> steps charged ahead and not made yet
         self._mutex = threading.RLock()
-        self._syncing: threading.Thread | None = None
         self._book = Book()
 
     @classmethod
@@ -208,7 +206,6 @@ class Ledger:
         count: int = 1,
         noise_position: tuple[int, str] | None = None,
         most: int | None = None,
-        wait: bool = True,
     ) -> Position:
         """Charges a step. When this returns, the charge is on the disk; release only then.
 
@@ -221,8 +218,6 @@ class Ledger:
                 to. The same again (same run, position, digest and release) is a replay, which
                 reveals nothing new and is not charged again.
             most: how many steps the run may charge in all; replays are free.
-            wait: with False, return once the line is written and sync it in a thread, beside the
-                gradient's computation; the result may be released only after `settle()`.
 
         Returns:
             The ledger's position with this step in it.
@@ -240,7 +235,6 @@ class Ledger:
             raise ValueError(f"count is {count}; give at least 1, and 1 with a noise_position")
         file = self._writable()
         with self._mutex:
-            self.settle()
             if noise_position is not None and self._is_replay(run, noise_position, key):
                 return self.position
             if most is not None and self.charged(run) + count > most:
@@ -267,16 +261,9 @@ class Ledger:
             charge = {"kind": "charge", "of": of, "step": step, "count": size}
             if noise_position is not None:
                 charge["noise"] = list(noise_position)
-            self._append(file, [*new, charge], wait=wait)
+            self._append(file, [*new, charge])
             self._reserved[run] = size - count
             return self.position
-
-    def settle(self) -> None:
-        """Waits until everything charged is on the disk; raises LedgerError if it cannot be."""
-        thread, self._syncing = self._syncing, None
-        if thread is not None:
-            thread.join()
-            self._writable()
 
     def close(self) -> None:
         """Gives back steps that were charged ahead and not made, and lets go of the file."""
@@ -284,7 +271,6 @@ class Ledger:
             return
         with self._mutex:
             try:
-                self.settle()
                 unused = [(self._book.current[run], n) for run, n in self._reserved.items() if n]
                 if unused:
                     refunds = [{"kind": "refund", "of": of, "count": n} for of, n in unused]
@@ -329,14 +315,7 @@ class Ledger:
         torn["pad"] = " " * max(0, length + 1 - short)
         self._append(file, [torn], overwrite=length)
 
-    def _append(
-        self,
-        file: LedgerFile,
-        new: list[dict[str, Any]],
-        *,
-        wait: bool = True,
-        overwrite: int = 0,
-    ) -> None:
+    def _append(self, file: LedgerFile, new: list[dict[str, Any]], *, overwrite: int = 0) -> None:
         """Writes lines durably, all or none; `overwrite` is the length of what they replace."""
         end, data = self.position, b""
         numbered = []
@@ -345,14 +324,10 @@ class Ledger:
             numbered.append(({"seq": end.count, **fields}, after.hash))
             data, end = data + line, after
         file.append(data, overwrite=overwrite)
-        if wait:
-            file.sync()
+        file.sync()
         for numbered_fields, digest in numbered:
             self._book.apply(numbered_fields)
             self._book.hashes.append(digest)
-        if not wait:
-            self._syncing = threading.Thread(target=_sync_beside, args=[file], name="ledger-sync")
-            self._syncing.start()
 
     def _declare(self, run: str, key: str, most: int) -> dict[str, Any]:
         return {
@@ -402,9 +377,3 @@ class Ledger:
             )
         self._file.require_open()
         return self._file
-
-
-def _sync_beside(file: LedgerFile) -> None:
-    # A file that cannot be synced is let go, and `settle` says why.
-    with contextlib.suppress(LedgerError):
-        file.sync()

@@ -105,9 +105,9 @@ class StepRelease:
         queries: the questions asked about it, in order.
         unbounded_reason: for a method without a guarantee, why the noise does not cover what it
             released; epsilon is then infinite whatever the noise.
-        composition: "joint", one mechanism of all queries; or "basic", which charges each query as
-            if it were alone and adds up the epsilons and deltas. That costs more for the same
-            noise, and is here to compare with papers that charged it.
+        composition: "joint", one mechanism of all queries, which is exact; or "basic", which adds
+            up the epsilons and deltas that each query would have alone, and charges that where it
+            is more. It is here to compare with papers that charged the sum.
     """
 
     sampling: Sampling

@@ -33,7 +33,7 @@ class Method:
         clipping: By what factor it is scaled.
         noisy: False for a baseline without noise, which has no guarantee.
         composition: How a step's questions are charged: together, which is exact; "basic" adds up
-            what each would cost alone, to compare with papers that did.
+            what each would cost alone, where that is more, to compare with papers that did.
     """
 
     name: str

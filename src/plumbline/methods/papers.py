@@ -117,8 +117,9 @@ def dp_sam(
     Args:
         clip: The bound of flat clipping.
         radius: How far uphill, rho.
-        accounting: "paper" charges (2 epsilon, 2 delta), as Thm 4.1 does, and then needs nearly
-            twice the noise of DP-SGD where 1.414 times is enough; to reproduce its tables only.
+        accounting: "paper" charges (2 epsilon, 2 delta), as Thm 4.1 does, where that is more than
+            the exact cost; to reproduce its tables only. There it needs up to twice the noise of
+            DP-SGD, and 1.414 times is enough. Where it is less, the theorem does not hold.
     """
     if accounting not in ("exact", "paper"):
         raise ValueError(f"accounting is {accounting!r}; it must be 'exact' or 'paper'.")

@@ -55,6 +55,7 @@ def start(
         BudgetExceeded: If the ledger has no room for the steps that are left.
         NoiseReuse: If another run on the ledger has the same seed.
         RanksDisagree: If the ranks were given different settings.
+        ValueError: If the batches would be drawn otherwise than the plan accounts for.
     """
     shards = Shards.of(setup.model, ranks)
     _refuse_ranks(setup, ranks, shards)
@@ -70,6 +71,13 @@ def start(
     weights = [*setup.model.parameters(), *setup.model.buffers()]
     ranks.take_from_first("the first weights", [one for one in weights if not is_shard(one)])
     drawing, source, noise = _sources(setup.seed, begun, ranks)
+    sampler = setup.sampler(plan.sampling_rate, drawing)
+    if sampler.event() != plan.release.sampling:
+        raise ValueError(
+            f"The sampler draws batches by {sampler.event()}, and the plan accounts for "
+            f"{plan.release.sampling}: epsilon would be that of another run. Give it the plan's "
+            "sampling."
+        )
     return Private(
         setup,
         plan,
@@ -77,7 +85,7 @@ def start(
         attempt=begun.attempt,
         source=source,
         noise=noise,
-        sampler=setup.sampler(plan.sampling_rate, drawing),
+        sampler=sampler,
         steps_done=steps_done,
         stop=begun.stop,
         charged=begun.charged,
@@ -144,8 +152,8 @@ def _begin(
         warnings = (
             *warnings,
             "The questions of a step are charged one by one (basic composition), as the paper of "
-            "the method does. Together they cost less: the epsilon stated here is larger than need "
-            "be for this noise.",
+            "the method does, or together where that costs more: the epsilon stated here may be "
+            "larger than need be for this noise, and is never smaller.",
         )
     return _Begun(
         facts=_agreed(setup, plan),
