@@ -29,7 +29,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger, Position
@@ -129,7 +128,6 @@ def _write(
         "schedulers": [scheduler.state_dict() for scheduler in schedulers],
         "method": private.method.state_dict(),
         "sampler": private.sampler_state(),
-        "kernels": KERNELS.choices() if private.deterministic else None,
         "random": random[0],
         "random_of_others": list(random[1:]),
         "ranks": private.ranks.count,
@@ -277,8 +275,6 @@ def _take_up(
     if private.average is not None:
         private.average.load_state_dict(stored["average"])
     private.load_sampler_state(stored["sampler"])
-    if stored["kernels"] is not None:
-        KERNELS.pin(stored["kernels"])
     of_ranks = [stored["random"], *stored["random_of_others"]]
     random = of_ranks[private.ranks.rank] if private.ranks.rank < len(of_ranks) else None
     if random is not None:

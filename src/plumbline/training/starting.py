@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
 from plumbline.training.distributed import Ranks, RanksDisagree
@@ -70,6 +71,10 @@ def start(
     weights = [*setup.model.parameters(), *setup.model.buffers()]
     ranks.take_from_first("the first weights", [one for one in weights if not is_shard(one)])
     drawing, source, noise = _sources(setup.seed, begun, ranks)
+    if setup.deterministic:
+        # Each layer's first kernel, which its shape alone decides. A table of choices, kept in the
+        # checkpoint, would tell how large batches and users were.
+        KERNELS.pin({})
     return Private(
         setup,
         plan,
