@@ -134,18 +134,23 @@ def test_the_kernels_of_a_resumed_run_are_those_of_a_new_one(path: Path) -> None
 
 
 def test_a_checkpoint_does_not_tell_how_large_a_user_is(path: Path) -> None:
-    """As many users and records, all of them in every step: only the first user's share differs."""
+    """As many users, all of them in every step: the first has more records, and others less."""
     told = []
-    for size in (3, 65):
-        users = [0] * size + [1 + number % 31 for number in range(RECORDS - size)]
+    for size, others in ((3, 93), (65, 31), (65, 62)):
+        users = [0] * size + [1 + number % 31 for number in range(others)]
         budget = replace(BUDGET, steps=3, expected_batch_size=32)
-        settings = {"deterministic": True, "user_ids": users, "budget": budget}
+        settings = {
+            "deterministic": True,
+            "user_ids": users,
+            "budget": budget,
+            "dataset": records(len(users)),
+        }
         saved(path, Run(settings=settings), 3)
         stored = torch.load(path, weights_only=True)
         random = {name: stored.pop(name) for name in ("token", "run", "digest")}
         assert all(random.values())
         told.append(repr(tree_map_only(torch.Tensor, lambda value: value.shape, stored)))
-    assert told[0] == told[1]
+    assert told[0] == told[1] == told[2]
 
 
 def test_a_secure_run_goes_on_with_fresh_randomness(path: Path) -> None:

@@ -193,8 +193,9 @@ def resume(
         schedulers: As many as were given to ``save``, in that order.
 
     Raises:
-        CheckpointMismatch: If the data set's size, the method, the budget or another setting is
-            not that of the checkpoint; the difference is named, and nothing was loaded.
+        CheckpointMismatch: If the data set's size (in users, where they are the unit of privacy),
+            the method, the budget or another setting is not that of the checkpoint; the difference
+            is named, and nothing was loaded.
         CheckpointError: If the checkpoint cannot be read, or is of an unknown format.
         LedgerDamaged: If the ledger lacks what was charged before the checkpoint was made.
     """
@@ -313,6 +314,9 @@ def _settings(facts: Facts, run: Private | Setup, schedulers: Sequence[Any]) -> 
         "averaging": run.averaging,
         "the schedulers": ", ".join(type(one).__name__ for one in schedulers) or "none",
     }
+    if facts["the unit of privacy"] == "user":
+        # The number of users is public. That of all their records would tell how many one has.
+        del settings["the number of records"]
     if run.deterministic:
         settings["max_physical_batch"] = run.max_physical_batch
         settings["torch.get_num_threads()"] = torch.get_num_threads()
