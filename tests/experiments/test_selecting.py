@@ -1,16 +1,26 @@
 """Private selection: only the winner is shown, and epsilon covers the choice."""
 
 import json
+import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from plumbline import models
-from plumbline.experiments import RecipeError, select
+from plumbline.experiments import RecipeError, RunSpec, run, select, selecting
+from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import Recipe
-from tests.experiments.small import fields
+from plumbline.experiments.results import RunResult
+from plumbline.fairness import GroupReport
+from plumbline.mechanism.accountant import Releases
+from plumbline.mechanism.ledger import Ledger
+from plumbline.mechanism.random_source import SeededSource
+from plumbline.mechanism.release import FullBatch, GaussianQuery, StepRelease
+from plumbline.mechanism.selection import RandomCount
+from tests.experiments.small import fields, spec
 
 BUDGET = {"epsilon": 8.0, "delta": 1e-5, "steps": 5, "expected_batch_size": 64}
 
@@ -59,3 +69,115 @@ def test_what_cannot_be_selected_is_refused(small: Recipe, tmp_path: Path) -> No
         select(small, "nonprivate", tmp_path, epsilon=4.0)
     with pytest.raises(RecipeError, match="no row 'bam'"):
         select(small, "bam", tmp_path, epsilon=4.0)
+
+
+@pytest.fixture
+def ledgers(monkeypatch: pytest.MonkeyPatch) -> list[Releases]:
+    """What each candidate's ledger says."""
+    found: list[Releases] = []
+
+    def watched(tried: RunSpec, root: str | os.PathLike[str]) -> RunResult:
+        result = run(tried, root)
+        entries = Ledger.read(Path(root) / tried.folder / "ledger").entries()
+        found.append([(StepRelease.from_dict(release), times) for release, times in entries])
+        return result
+
+    monkeypatch.setattr(selecting, "run", watched)
+    return found
+
+
+def with_row(**own: object) -> Recipe:
+    row = {"name": "dpsgd", "settings": {"clip": 0.5}, **own}
+    budget = {**BUDGET, "steps": 20, "expected_batch_size": 16_000, "accountant": "rdp"}
+    return Recipe.of(fields(budget=budget, methods=[row], tune={"validation": 0.2}))
+
+
+@pytest.mark.parametrize(
+    ("own", "steps"),
+    [
+        ({}, 20),
+        ({"expected_batch_size": 16, "epochs": 0.02}, 24),
+        ({"expected_batch_size": 64}, 20),
+        ({"epochs": 2.0}, 3),
+    ],
+    ids=["the recipe's sizes", "its own", "its own batch", "its own epochs"],
+)
+def test_what_is_stated_is_what_the_candidates_released(
+    own: dict[str, object], steps: int, tmp_path: Path, ledgers: list[Releases]
+) -> None:
+    one = with_row(**own)
+    found = select(one, "dpsgd", tmp_path, epsilon=1.0, mean=2.0, seed=2)
+    whole = len(load_data(RunSpec(one, one.methods[0], 0)).train)
+    query = GaussianQuery(
+        name="score", sensitivity=1.0, noise_multiplier=0.005 * round(0.2 * whole)
+    )
+    score = StepRelease(sampling=FullBatch(), queries=(query,))
+    assert len(ledgers) >= 1
+    for released in ledgers:
+        spent = RandomCount(2.0).epsilon([*released, (score, 1)], delta=1e-5)
+        assert spent == pytest.approx(found.epsilon, rel=1e-9)
+        assert sum(times for _, times in released) == pytest.approx(steps, abs=1)
+        ((release, times),) = released
+        text = " ".join(found.statement.split())
+        assert f"{times} steps at sampling rate {release.sampling.rate:.4g}" in text
+        assert f"noise multiplier {release.noise_multiplier:.4g}" in text
+    assert (found.row.expected_batch_size, found.row.epochs) == (
+        own.get("expected_batch_size"),
+        own.get("epochs"),
+    )
+
+
+def test_a_candidate_that_releases_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selecting, "_NO_SIZES", {})  # its noise is then calibrated again
+    one = with_row(expected_batch_size=16, epochs=0.05)
+    with pytest.raises(RuntimeError, match="Nothing is shown"):
+        select(one, "dpsgd", tmp_path / "winner", epsilon=1.0, mean=1.2, seed=1)
+    assert not (tmp_path / "winner").exists()
+
+
+def test_equal_candidates_are_trained_each_on_its_own(
+    small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledgers: list[Releases]
+) -> None:
+    monkeypatch.setattr(selecting, "candidate", lambda row, *_: row)
+    monkeypatch.setattr(RandomCount, "draw", lambda *_: 3)
+    scores = iter([0.5, 0.4, 0.6])
+    monkeypatch.setattr(selecting, "_score", lambda *_: next(scores))
+    found = select(small, "dpsgd", tmp_path, epsilon=4.0)
+    assert found.score == 0.6
+    assert [sum(times for _, times in one) for one in ledgers] == [5, 5, 5]
+
+
+def test_a_record_moves_the_score_by_one_right_prediction() -> None:
+    """Whatever the number of records held out: neither noise nor denominator depends on it."""
+    result = RunResult(
+        method="dpsgd",
+        seed=0,
+        epsilon=1.0,
+        steps=1,
+        seconds=0.0,
+        report=GroupReport(
+            overall={"accuracy": 700 / 990}, by_group={}, sizes={"a": 990}, minimum_size=1
+        ),
+        statement="",
+        folder="",
+    )
+    more = GroupReport(
+        overall={"accuracy": 701 / 991}, by_group={}, sizes={"a": 991}, minimum_size=1
+    )
+    first, second = (
+        selecting._score(one, 1000, SeededSource(1, "score"), 0)
+        for one in (result, replace(result, report=more))
+    )
+    assert second - first == pytest.approx(1 / 1000)
+    assert abs(first - 0.7) < 0.03
+
+
+def test_the_statement_says_what_is_public_and_what_was_looked_at(
+    small: Recipe, tmp_path: Path
+) -> None:
+    text = " ".join(select(small, "dpsgd", tmp_path, epsilon=4.0, mean=1.2).statement.split())
+    splits = load_data(replace(spec(), held_out=0.1))
+    assert f"trained on, {len(splits.train):,}, and held out, {len(splits.test):,}" in text
+    assert all(one in text for one in splits.not_covered)

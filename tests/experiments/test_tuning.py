@@ -67,7 +67,8 @@ def test_trials_are_judged_on_records_they_were_not_trained_on() -> None:
     one = recipe(tune=TUNE)
     trial = load_data(RunSpec(one, one.methods[1], 3, held_out=0.25))
     whole = load_data(RunSpec(one, one.methods[1], 3)).train
-    assert len(trial.test) == round(0.25 * len(whole))
+    deviation = (0.25 * 0.75 * len(whole)) ** 0.5  # each record has a coin of its own
+    assert abs(len(trial.test) - 0.25 * len(whole)) < 4 * deviation
     assert len(trial.train) + len(trial.test) == len(whole)
     assert trial.train.origin is not None
     assert trial.test.origin is not None

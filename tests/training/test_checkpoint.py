@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_map_only
 
 import plumbline
 from plumbline import Budget, Ledger
@@ -113,22 +114,43 @@ def test_noise_at_another_scale_counts_as_other_inputs(tmp_path: Path) -> None:
                     run.make()
 
 
-def test_the_choice_of_kernels_is_stored_and_taken_up(path: Path) -> None:
+def test_the_kernels_of_a_resumed_run_are_those_of_a_new_one(path: Path) -> None:
     run = Run(settings=REPEATABLE)
-    private = run.train(run.make(), 2)
-    KERNELS.run(("a shape",), {"one": lambda: 1, "other": lambda: 2})
-    private.save(path)
-    stored = torch.load(path, weights_only=True)["kernels"]
-    assert stored[repr(("a shape",))] == "one"
+    run.train(run.make(), 2).save(path)
     KERNELS.forget()
-    run = Run(settings=REPEATABLE)
-    private = run.resume(path)
+    KERNELS.run(("a shape",), {"one": lambda: 1, "other": lambda: 2})
+    Run(settings=REPEATABLE).resume(path)
     assert not KERNELS.measure
-    private.save(path)  # before any step: what was pinned stays pinned
-    assert torch.load(path, weights_only=True)["kernels"] == stored
+    assert KERNELS.choices() == {}
+    # Checkpoints of earlier versions had a table of them, which is not looked at.
+    stored = torch.load(path, weights_only=True)
+    del stored["digest"]
+    torch.save({**stored, "kernels": {repr(("a shape",)): "other"}}, path)
+    Run(settings=REPEATABLE).resume(path)
+    assert KERNELS.run(("a shape",), {"one": lambda: 1, "other": lambda: 2}) == 1
 
 
 # A secure run: fresh randomness, and never less charged.
+
+
+def test_a_checkpoint_does_not_tell_how_large_a_user_is(path: Path) -> None:
+    """As many users, all of them in every step: the first has more records, and others less."""
+    told = []
+    for size, others in ((3, 93), (65, 31), (65, 62)):
+        users = [0] * size + [1 + number % 31 for number in range(others)]
+        budget = replace(BUDGET, steps=3, expected_batch_size=32)
+        settings = {
+            "deterministic": True,
+            "user_ids": users,
+            "budget": budget,
+            "dataset": records(len(users)),
+        }
+        saved(path, Run(settings=settings), 3)
+        stored = torch.load(path, weights_only=True)
+        random = {name: stored.pop(name) for name in ("token", "run", "digest")}
+        assert all(random.values())
+        told.append(repr(tree_map_only(torch.Tensor, lambda value: value.shape, stored)))
+    assert told[0] == told[1] == told[2]
 
 
 def test_a_secure_run_goes_on_with_fresh_randomness(path: Path) -> None:

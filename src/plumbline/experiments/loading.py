@@ -16,6 +16,8 @@ from torch import nn
 from plumbline import data
 from plumbline.data import Part, Splits
 from plumbline.data.base import LOADERS
+from plumbline.draws import Draws
+from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.specs import RunSpec
 from plumbline.fairness import GroupReport, Outcomes, evaluate
 from plumbline.models import scattering
@@ -57,11 +59,25 @@ def cache_folder() -> Path:
 
 
 def _held_out(splits: Splits, share: float, seed: int) -> Splits:
-    """A validation part from the training records, the same for every method."""
-    order = torch.randperm(len(splits.train), generator=torch.Generator().manual_seed(seed))
-    count = max(1, round(share * len(splits.train)))
-    train, held = splits.train.select(order[count:]), splits.train.select(order[:count])
-    return replace(splits, train=train, test=held)
+    """A validation part from the training records, the same for every method.
+
+    Every record has a coin of its own, so that ``share`` is only what is expected. One record more
+    or less changes the side of no other, which the privacy of a selection rests on. A record's name
+    is its place in the training part, and its coin depends on that and the seed alone: to remove
+    it is to leave its place empty, and the others keep theirs.
+
+    Raises:
+        RecipeError: If no record is left on one side.
+    """
+    count = len(splits.train)
+    held = Draws(torch.arange(count), f"held out, seed {seed}").uniform() < share
+    if not 0 < int(held.sum()) < count:
+        raise RecipeError(
+            f"Of {count} training records, a share of {share:g} is to be held out, which leaves no "
+            "record on one side. Give more records, or a share nearer to 0.5."
+        )
+    train, test = (splits.train.select(side.nonzero().flatten()) for side in (~held, held))
+    return replace(splits, train=train, test=test)
 
 
 def judged(private: Private, splits: Splits) -> GroupReport:

@@ -254,6 +254,16 @@ class MethodPart(StrictPart):
         name = self.label or self.name
         return name if self.origin == "given" else f"{name} ({self.origin})"
 
+    @property
+    def own_sizes(self) -> dict[str, Any]:
+        """The fields of a budget that it has instead of the recipe's, besides the noise."""
+        own: dict[str, Any] = {}
+        if self.expected_batch_size is not None:
+            own["expected_batch_size"] = self.expected_batch_size
+        if self.epochs is not None:
+            own |= {"epochs": self.epochs, "steps": None}
+        return own
+
     def build(self) -> Method:
         """The method."""
         made: Method = getattr(methods, self.name)(**self.settings)

@@ -5,6 +5,9 @@ choice (``plumbline.mechanism.selection``): a random number of independent rando
 trained with noise and scored by a noisy count of right predictions on records held out, and only
 the winner shown. What the losers did is deleted as soon as they have lost. The number of
 candidates is a secret too, so there is no progress bar.
+
+Guarantee: for one training record more or less, of which the others keep their places
+(``loading``). Each candidate's ledger is compared with what was accounted for it.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ import os
 import shutil
 import tempfile
 import textwrap
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from plumbline.data import Splits
 from plumbline.experiments.files import MODEL, RESULT, STATEMENT, write_json, write_text
 from plumbline.experiments.loading import load_data, measure
 from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
@@ -27,13 +32,16 @@ from plumbline.experiments.running import run
 from plumbline.experiments.specs import RunSpec
 from plumbline.experiments.tuning import candidate, score_of, space_of
 from plumbline.fairness import GroupReport, plain
-from plumbline.mechanism.calibration import Budget, Plan
+from plumbline.mechanism.accountant import Releases
+from plumbline.mechanism.calibration import Plan
+from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.noise import add_noise, gaussian
 from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
-from plumbline.mechanism.release import FullBatch, GaussianQuery, Sampling, StepRelease
+from plumbline.mechanism.release import FullBatch, GaussianQuery, StepRelease
 from plumbline.mechanism.selection import RandomCount
 
 _SCORE_ERROR = 0.005  # the standard deviation of a score, as a share of the records held out
+_NO_SIZES = {"expected_batch_size": None, "epochs": None}
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,8 @@ class Selected:
         row: Its settings.
         epsilon: Of the whole selection.
         delta: At which.
-        score: Its noisy share of right predictions on the records held out.
+        score: Its noisy number of right predictions on the records held out, divided by how many
+            these are on average; noise and luck can bring it above 1.
         report: Its metrics on the test part.
         statement: The guarantee in words.
         folder: Where its weights, result and statement are.
@@ -71,7 +80,8 @@ def select(
     """Trains a random number of random candidates of a row, and shows the best.
 
     Args:
-        recipe: Data, network, optimizer and steps; of its budget delta and the number of steps.
+        recipe: Data, network, optimizer and steps; of its budget delta and, unless the row has its
+            own, the number of steps and the batch size.
         title: Which of its rows.
         folder: Where the winner is kept.
         epsilon: What the whole selection may cost, at the recipe's delta.
@@ -92,35 +102,41 @@ def select(
         raise RecipeError("Private selection is accounted for add_remove only.")
     spec = RunSpec(recipe, row, recipe.seeds[0], held_out=recipe.tune.validation)
     splits = load_data(spec)
-    scored = _score_release(len(splits.test))
-    part = recipe.budget.budget()
-    plan = replace(part, epsilon=epsilon, noise_multiplier=None).resolve(len(splits.train))
+    # For the sampling and the steps, which do not depend on the noise.
+    budget = _at_noise(recipe, row, 1.0).budget
+    plan = budget.budget().resolve(len(splits.train), accountant=budget.accountant)
+    expected = max(1, round(spec.held_out * (len(splits.train) + len(splits.test))))
 
-    def releases_at(noise: float) -> list[tuple[StepRelease, int]]:
-        asked = [(one, 1) for one in spec.before]
-        return [*asked, (_step(row, noise, plan), plan.steps), (scored, 1)]
+    def trained_at(noise: float) -> list[tuple[StepRelease, int]]:
+        step = StepRelease(sampling=plan.release.sampling, queries=row.build().queries(noise))
+        return [*((one, 1) for one in spec.before), (step, plan.steps)]
 
-    noise = count.calibrate(releases_at, epsilon=epsilon, delta=part.delta)
-    spent = count.epsilon(releases_at(noise), delta=part.delta)
+    def releases_at(noise: float) -> Releases:
+        return [*trained_at(noise), (_score_release(expected), 1)]
+
+    noise = count.calibrate(releases_at, epsilon=epsilon, delta=plan.delta)
+    spent = count.epsilon(releases_at(noise), delta=plan.delta)
     source: RandomSource = SecureSource() if seed is None else SeededSource(seed, "selection")
-    budget = recipe.budget.model_copy(update={"epsilon": None, "noise_multiplier": noise})
-    noisy = recipe.model_copy(update={"budget": budget, "probe": None, "log_every": 10**9})
+    noisy = _at_noise(recipe, row, noise)
     space, best = space_of(row, recipe.tune), None
     with tempfile.TemporaryDirectory(prefix="plumbline-selection-") as secret:
         for number in range(count.draw(source.stream("candidates"))):
             places = source.stream("settings", number).uint64(len(space)) / 2.0**64
             chosen = candidate(row, space, dict(zip(space, places.tolist(), strict=True)))
             own = _seed(source, number)
-            tried = RunSpec(noisy, chosen, spec.seed, spec.held_out, noise_seed=own)
-            result = run(tried, secret)
-            score = _score(result, scored, source, number)
+            sized = chosen.model_copy(update=_NO_SIZES)  # which the recipe has
+            tried = RunSpec(noisy, sized, spec.seed, spec.held_out, noise_seed=own)
+            home = Path(secret) / str(number)  # of its own: equal settings may be drawn again
+            result = run(tried, home)
+            _require_released(trained_at(noise), home / tried.folder / "ledger")
+            score = _score(result, expected, source, number)
             if best is None or score > best[0]:
-                best = (score, tried, Path(secret) / tried.folder / MODEL)
+                best = (score, chosen, home / tried.folder / MODEL)
                 for other in Path(secret).iterdir():
-                    if other.name != tried.folder:
+                    if other != home:
                         shutil.rmtree(other)
             else:
-                shutil.rmtree(Path(secret) / tried.folder)
+                shutil.rmtree(home)
         assert best is not None  # there is at least one candidate
         model = spec.model.build()
         model.load_state_dict(torch.load(best[2], weights_only=True))
@@ -128,12 +144,12 @@ def select(
     kept = Path(folder)
     kept.mkdir(parents=True, exist_ok=True)
     selected = Selected(
-        row=best[1].method,
+        row=best[1],
         epsilon=spent,
-        delta=part.delta,
+        delta=plan.delta,
         score=best[0],
         report=measure(model, tested.test, tested.groups),
-        statement=_statement(spent, plan, noise, count, best[1].method, seed is not None),
+        statement=_statement(spent, plan, noise, count, best[1], splits, seed is not None),
         folder=str(kept),
     )
     write_model(model, kept / MODEL)
@@ -142,27 +158,51 @@ def select(
     return selected
 
 
-def _step(row: MethodPart, noise: float, plan: Plan) -> StepRelease:
-    sampling: Sampling = plan.release.sampling
-    return StepRelease(sampling=sampling, queries=row.build().queries(noise))
+def _at_noise(recipe: Recipe, row: MethodPart, noise: float) -> Recipe:
+    """The recipe at a noise and with a row's own sizes: nothing is left to be calibrated."""
+    changes = {"epsilon": None, "noise_multiplier": noise, **row.own_sizes}
+    budget = recipe.budget.model_copy(update=changes)
+    return recipe.model_copy(update={"budget": budget, "probe": None, "log_every": 10**9})
 
 
-def _score_release(records: int) -> StepRelease:
-    """The number of right predictions: one record moves it by one."""
-    query = GaussianQuery(
-        name="right predictions", sensitivity=1.0, noise_multiplier=max(1.0, _SCORE_ERROR * records)
-    )
+def _require_released(accounted: Releases, path: Path) -> None:
+    """Refuses a candidate whose ledger says that it released something else."""
+    entries = Ledger.read(path).entries()
+    charged = [(StepRelease.from_dict(release), times) for release, times in entries]
+    if _costs(charged) != _costs(accounted):
+        raise RuntimeError(
+            f"A candidate released {dict(_costs(charged))}, and {dict(_costs(accounted))} was "
+            "accounted (times, by sampling rate and noise multiplier). Nothing is shown; please "
+            "report this."
+        )
+
+
+def _costs(releases: Releases) -> Counter[tuple[float, float]]:
+    """How often there was which sampling rate and noise: all that a cost depends on."""
+    times: Counter[tuple[float, float]] = Counter()
+    for release, count in releases:
+        times[release.sampling.rate, release.noise_multiplier] += count
+    return times
+
+
+def _score_release(expected: int) -> StepRelease:
+    """The number of right predictions: one record moves it by one.
+
+    Its noise is a public constant, of the expected number of records that are held out.
+    """
+    noise = max(1.0, _SCORE_ERROR * expected)
+    query = GaussianQuery(name="right predictions", sensitivity=1.0, noise_multiplier=noise)
     return StepRelease(sampling=FullBatch(), queries=(query,))
 
 
-def _score(result: RunResult, release: StepRelease, source: RandomSource, number: int) -> float:
-    """The noisy share of right predictions."""
+def _score(result: RunResult, expected: int, source: RandomSource, number: int) -> float:
+    """The noisy number of right predictions, as a share of the expected number of records."""
     records = sum(result.report.sizes.values())
     right = round(score_of(result.report, "accuracy") * records)
     value = {"right": torch.tensor([float(right)], dtype=torch.float64)}
     noise = gaussian(source.once("score", number), 1)
-    noisy = add_noise(value, release.queries[0].noise_multiplier, noise)
-    return float(noisy["right"]) / records
+    noisy = add_noise(value, _score_release(expected).queries[0].noise_multiplier, noise)
+    return float(noisy["right"]) / expected
 
 
 def _seed(source: RandomSource, number: int) -> int | None:
@@ -173,11 +213,17 @@ def _seed(source: RandomSource, number: int) -> int | None:
 
 
 def _statement(
-    epsilon: float, plan: Plan, noise: float, count: RandomCount, row: MethodPart, seeded: bool
+    epsilon: float,
+    plan: Plan,
+    noise: float,
+    count: RandomCount,
+    row: MethodPart,
+    splits: Splits,
+    seeded: bool,
 ) -> str:
-    budget: Budget = plan.budget
+    looked = "".join(f" {one};" for one in splits.not_covered)
     paragraphs = [
-        f"Epsilon {epsilon:.4g} at delta {budget.delta:g} for one record, by RDP: it covers the "
+        f"Epsilon {epsilon:.4g} at delta {plan.delta:g} for one record, by RDP: it covers the "
         "training of every candidate, their scores, and the choice of the winner.",
         f"A random number of candidates, {count.mean:g} on average (geometric; the number itself "
         f"is not disclosed), had their settings drawn at random, independently of the data. Each "
@@ -185,8 +231,11 @@ def _statement(
         f"multiplier {noise:.4g}, and scored by a noisy count of right predictions on records that "
         "it was not trained on. Only the winner is shown.",
         f"Winner: {row.title}, learning rate {row.learning_rate}, settings {row.settings}.",
-        "Not covered: metrics of the test records; where the search space comes from; anything "
-        "that was looked at before.",
+        f"Taken to be public: the settings of the recipe, and the numbers of records that were "
+        f"trained on, {len(splits.train):,}, and held out, {len(splits.test):,}. Which were held "
+        "out was decided for each record alone, by its place in the data.",
+        f"Not covered:{looked} metrics of the test records; where the search space comes from; "
+        "anything that was looked at before.",
     ]
     if seeded:
         paragraphs.append("The randomness comes from a seed: who knows the seed knows the noise.")

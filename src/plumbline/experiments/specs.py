@@ -144,8 +144,7 @@ def budget_of(spec: RunSpec, method: Method, records: int) -> Budget:
     a number of epochs of its own gets the epsilon that the recipe's plain DP-SGD would spend.
     """
     part = spec.recipe.budget
-    own = {"expected_batch_size": spec.method.expected_batch_size, "epochs": spec.method.epochs}
-    given = {name: value for name, value in own.items() if value is not None}
+    given = spec.method.own_sizes
     if not given and (method.unbounded_reason is None or part.noise_multiplier is not None):
         return part.budget()
 
@@ -155,10 +154,7 @@ def budget_of(spec: RunSpec, method: Method, records: int) -> Budget:
     budget = part.budget()
     if given:
         epsilon = part.epsilon or resolved(budget).epsilon
-        changes: dict[str, Any] = {"epsilon": epsilon, "noise_multiplier": None, **given}
-        if "epochs" in given:
-            changes["steps"] = None
-        budget = replace(budget, **changes)
+        budget = replace(budget, epsilon=epsilon, noise_multiplier=None, **given)
     if method.unbounded_reason is None:
         return budget
     noise = resolved(budget).noise_multiplier

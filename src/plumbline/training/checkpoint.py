@@ -29,7 +29,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger, Position
@@ -129,7 +128,6 @@ def _write(
         "schedulers": [scheduler.state_dict() for scheduler in schedulers],
         "method": private.method.state_dict(),
         "sampler": private.sampler_state(),
-        "kernels": KERNELS.choices() if private.deterministic else None,
         "random": random[0],
         "random_of_others": list(random[1:]),
         "ranks": private.ranks.count,
@@ -195,8 +193,9 @@ def resume(
         schedulers: As many as were given to ``save``, in that order.
 
     Raises:
-        CheckpointMismatch: If the data set's size, the method, the budget or another setting is
-            not that of the checkpoint; the difference is named, and nothing was loaded.
+        CheckpointMismatch: If the data set's size (in users, where they are the unit of privacy),
+            the method, the budget or another setting is not that of the checkpoint; the difference
+            is named, and nothing was loaded.
         CheckpointError: If the checkpoint cannot be read, or is of an unknown format.
         LedgerDamaged: If the ledger lacks what was charged before the checkpoint was made.
     """
@@ -277,8 +276,6 @@ def _take_up(
     if private.average is not None:
         private.average.load_state_dict(stored["average"])
     private.load_sampler_state(stored["sampler"])
-    if stored["kernels"] is not None:
-        KERNELS.pin(stored["kernels"])
     of_ranks = [stored["random"], *stored["random_of_others"]]
     random = of_ranks[private.ranks.rank] if private.ranks.rank < len(of_ranks) else None
     if random is not None:
@@ -317,6 +314,9 @@ def _settings(facts: Facts, run: Private | Setup, schedulers: Sequence[Any]) -> 
         "averaging": run.averaging,
         "the schedulers": ", ".join(type(one).__name__ for one in schedulers) or "none",
     }
+    if facts["the unit of privacy"] == "user":
+        # The number of users is public. That of all their records would tell how many one has.
+        del settings["the number of records"]
     if run.deterministic:
         settings["max_physical_batch"] = run.max_physical_batch
         settings["torch.get_num_threads()"] = torch.get_num_threads()

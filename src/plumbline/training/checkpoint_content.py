@@ -140,7 +140,6 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "method": _is_mapping,
     "average": lambda value: value is None or _is_mapping(value),
     "sampler": _is_mapping,
-    "kernels": lambda value: value is None or isinstance(value, Mapping),
     "random": _is_random_state,
     "ranks": lambda value: _is_count(value) and value > 0,
     "processes": lambda value: isinstance(value, list) and all(map(_is_count, value)),

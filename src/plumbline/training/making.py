@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.ledger import Ledger
@@ -104,6 +103,4 @@ def make_private(
             averaging=averaging,
             before=before,
         )
-        if deterministic:
-            KERNELS.pin({})
         return start(setup, setup.plan(), ranks, run=run_id(seed, setup.facts))

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
 from plumbline.training.distributed import Ranks, RanksDisagree
@@ -78,6 +79,10 @@ def start(
             f"{plan.release.sampling}: epsilon would be that of another run. Give it the plan's "
             "sampling."
         )
+    if setup.deterministic:
+        # Each layer's first kernel, which its shape alone decides. A table of choices, kept in the
+        # checkpoint, would tell how large batches and users were.
+        KERNELS.pin({})
     return Private(
         setup,
         plan,
