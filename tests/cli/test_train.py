@@ -254,6 +254,7 @@ WORDS = "age,sex,income\n" + "".join(f"{k if k else 'NA'},f,{'ab'[k % 2]}\n" for
         (None, ["--sensitive", "income"], "cannot be sensitive"),
         (None, ["--sensitive", "hours"], "at most 30"),
         (None, ["--learning-rate", "0"], "--learning-rate is 0"),
+        (None, ["--learning-rate", "inf"], "--learning-rate is inf"),
         (None, ["--epochs", "0"], "epochs is 0.0; it must be positive"),
         ("", [], "has no rows"),
         ("\x00\xff", [], "people.csv"),

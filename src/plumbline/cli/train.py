@@ -262,8 +262,8 @@ def train(
     epochs = EPOCHS if epochs is None else epochs
     accountant, optimizer = accountant or "pld", optimizer or "adam"
     rate = LEARNING_RATE if learning_rate is None else learning_rate
-    if rate <= 0:
-        raise WrongUse(f"--learning-rate is {rate:g}; it must be positive.")
+    if not 0 < rate < float("inf"):
+        raise WrongUse(f"--learning-rate is {rate:g}; it must be positive and finite.")
     stated = default_delta(records) if delta is None else delta
     size = min(records, max(256, records // 40)) if batch is None else batch
     budget = _budget(built, records, epsilon, stated, epochs, size, accountant)

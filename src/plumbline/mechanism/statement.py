@@ -18,6 +18,7 @@ from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, Sampling, StepRelease
 from plumbline.mechanism.rounding import rounded_up
+from plumbline.undefined import plain
 
 COVERED = (
     "the model's weights after every step, and everything computed from them later without "
@@ -194,7 +195,7 @@ class Statement:
         return self.text()
 
     def json(self) -> str:
-        """The same facts as JSON; an infinite epsilon is the string "infinity"."""
+        """The same facts as JSON; an infinite epsilon is the string "inf"."""
         facts: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
         release = StepRelease(
             sampling=self.sampling, queries=self.queries, unbounded_reason=self.no_guarantee_reason
@@ -204,10 +205,7 @@ class Statement:
         facts |= {"public_constants": dict(self.public_constants)}
         facts |= {"covered": self._really_covered(), "warnings": self._all_warnings()}
         facts |= {"guarantee": math.isfinite(self.epsilon)}
-        for name in ("epsilon", "other_epsilon"):
-            if facts[name] is not None and math.isinf(facts[name]):
-                facts[name] = "infinity"
-        return json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
+        return json.dumps(plain(facts), indent=2, ensure_ascii=False, allow_nan=False)
 
     @property
     def _nothing_yet(self) -> bool:
