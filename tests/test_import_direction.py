@@ -20,7 +20,7 @@ CORE = STAGES | {"training", "methods", "augmentations"}
 ALLOWED: dict[str, set[str]] = {
     # the stages of a step
     "gradients": set(),
-    "mechanism": set(),
+    "mechanism": {"undefined"},  # the statement for programs names infinity as all JSON does
     "sampling": {"mechanism"},  # a sampler emits the event that is accounted
     "clipping": {"mechanism"} | SHARED,  # a strategy may ask questions of its own, such as counts
     "evaluation": {"gradients", "mechanism"} | SHARED,  # so may a rule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ Number = float | Undefined
 def plain(value: Any) -> Any:
     """A result as JSON-able values: fields by name, undefined numbers as their reasons.
 
+    JSON has no infinity: an infinite epsilon is the text "inf", and what is no number "nan".
     A class whose answers are not all fields says itself what it is, in a method ``plain``.
     """
     if isinstance(value, Undefined):
@@ -35,4 +37,6 @@ def plain(value: Any) -> Any:
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
-    return value.tolist() if hasattr(value, "tolist") else value
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

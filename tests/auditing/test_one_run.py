@@ -5,6 +5,8 @@ import pytest
 from scipy import special
 
 from plumbline.auditing import audit_run
+from plumbline.auditing.one_run import RunAudit
+from plumbline.mechanism.audit import LowerBound
 
 
 def randomised_response(epsilon: float, seed: int = 0):  # type: ignore[no-untyped-def]
@@ -26,6 +28,12 @@ def test_what_a_training_tells_is_found() -> None:
     assert "Consistent" in found.verdict(2.0)
     assert "refuted" in found.verdict(1.0)
     assert "No epsilon is claimed" in found.verdict(np.inf)
+
+
+def test_what_is_measured_is_rounded_down_and_what_is_claimed_up() -> None:
+    bound = LowerBound(epsilon=1.2399, delta=1e-5, confidence=0.95, how="one run", trials=200)
+    found = RunAudit(canaries=1000, guesses=200, correct=183, bound=bound)
+    assert "at least 1.23, and 4.01 is claimed" in found.verdict(4.001)
 
 
 def test_those_that_look_most_and_least_like_members_are_guessed() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.experiments import Recipe, compare
+from plumbline.mechanism.rounding import rounded_up
 from tests.auditing.planted import half_the_noise
 from tests.cli.calling import Called, small_recipe
 
@@ -58,8 +59,10 @@ def test_finished_runs_are_attacked(call: Called, tmp_path: Path) -> None:
     assert call("audit", "membership", "runs", "--replicates", "5") == 0
     assert "non-private" in call.out
     assert "female" in call.out
+    shown = " ".join(call.out.split())
     assert call("audit", "membership", "runs", "--replicates", "5", "--json") == 0
     assert [len(runs) for runs in call.json["runs"].values()] == [1, 1]
+    assert f"DPSGD {rounded_up(call.json['runs']['DPSGD'][0]['epsilon'])} all" in shown
     one = next(path for path in (tmp_path / "runs").iterdir() if path.name.startswith("DPSGD"))
     assert call("audit", "membership", one, "--replicates", "5") == 0
 

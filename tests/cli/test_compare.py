@@ -1,14 +1,18 @@
 """``plumbline compare``, ``report`` and ``diagnose``, on a recipe of a second."""
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from plumbline.cli.app import console
-from plumbline.cli.compare import seconds
+from plumbline.cli.compare import comparison, seconds
 from plumbline.experiments import running
+from plumbline.report.page import page as write
+from plumbline.report.reading import read
 from tests.cli.calling import Called, small_recipe
+from tests.report import made
 
 
 def test_the_table_the_verdict_and_the_page(
@@ -35,6 +39,17 @@ def test_the_table_the_verdict_and_the_page(
     assert found["verdict"]
     assert call("report", tmp_path / "runs" / "small", "--json") == 0
     assert Path(call.json["page"]).is_file()
+
+
+def test_every_table_shows_the_epsilon_of_the_statement(tmp_path: Path) -> None:
+    study = read(made.comparison(tmp_path / "c"))
+    rows = [replace(row, epsilon=3.0049) for row in study.table.rows]
+    table = replace(study.table, rows=tuple(rows))
+    assert set(comparison(table).columns[1].cells) == {"3.01"}
+    assert str(table).count("| 3.01 |") == len(rows)
+    page = write(replace(study, table=table))
+    assert "At epsilon 3.01 (delta" in page
+    assert "ε = 3.01" in page
 
 
 def test_ctrl_c_keeps_what_is_finished(

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.cli.ledger import _up
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, StepRelease
+from plumbline.mechanism.rounding import rounded_up
 from tests.cli.calling import Called
 
 
@@ -27,7 +27,7 @@ def test_what_each_run_and_all_of_them_spent(call: Called, tmp_path: Path) -> No
     assert found["runs"]["two"]["epsilon"] < found["runs"]["one"]["epsilon"] < found["epsilon"]
     assert found["limit"] == [5.0, 1e-5]
     assert call("ledger", tmp_path) == 0  # the folder that has it
-    assert "at delta 1e-5" in call.out
+    assert f"at delta 1e-5: {rounded_up(found['epsilon'], 4)}." in call.out
     assert "budget: epsilon 5" in call.out
     assert call("ledger", path, "--delta", "1") == 2
 
@@ -37,10 +37,5 @@ def test_a_run_without_noise(call: Called, tmp_path: Path) -> None:
     assert call("ledger", path, "--json") == 0
     assert call.json["epsilon"] == "inf"
     assert call("ledger", path) == 0
+    assert "at delta 1e-5: infinite." in call.out
     assert "no guarantee" in call.out
-
-
-def test_epsilon_is_rounded_up() -> None:
-    assert [_up(value) for value in (0.0, 1.0, 1.23451, 12.3401, float("inf"))] == [
-        "0", "1", "1.235", "12.35", "infinite",
-    ]  # fmt: skip

@@ -3,13 +3,13 @@
 import json
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
 
 from plumbline import models
-from plumbline.cli import own_run
+from plumbline.cli import own_run, train
 from plumbline.mechanism.ledger import Ledger
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
@@ -182,6 +182,46 @@ def test_a_run_of_a_recipe(call: Called, tmp_path: Path) -> None:
     assert "--target is for a table of your own" in call.err
 
 
+def test_a_run_of_a_recipe_with_another_accountant_and_optimizer(
+    call: Called, tmp_path: Path
+) -> None:
+    recipe = small_recipe(tmp_path)
+    other = ["--accountant", "rdp", "--optimizer", "adam", "--batch", "40"]
+    rows = recipe.read_text() + "expected_batch_size = 64\n"  # of the row, which is asked for less
+    recipe.write_text(rows.replace("[optimizer]\n", "[optimizer]\noptions = { momentum = 0.9 }\n"))
+    assert call("train", recipe, "--method", "dpsgd", *other, "--json") == 0
+    assert "Rényi differential privacy (RDP), over all steps" in " ".join(
+        call.json["statement"].split()
+    )
+    assert "expected batch size 40" in " ".join(call.json["statement"].split())
+    assert "options of sgd are not adam's: they are left out" in call.err
+    ran = json.loads((tmp_path / call.json["folder"] / "recipe.json").read_text())
+    assert "adam" in json.dumps(ran)
+
+
+HINTS = get_type_hints(train.train)
+OPTIONS = [name for name in HINTS if name not in ("recipe", "return")]
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_of_a_recipes_run_is_passed_on_or_refused(
+    call: Called, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the command line says is what the run is, or there is none."""
+    runs: list[dict[str, Any]] = []
+    monkeypatch.setattr(train, "run_of_recipe", lambda _, **given: runs.append(given))
+    assert call("train", "demo-untuned") == 0
+    option = "--" + name.strip("_").replace("_", "-")
+    words = [word for hint in get_args(HINTS[name]) for word in get_args(hint)] or ["1"]
+    given = [option] if HINTS[name] is bool else [option, str(words[-1])]
+    if call("train", "demo-untuned", *given) == 0:
+        usual, changed = runs
+        assert usual != changed
+    else:
+        assert option in call.err
+        assert len(runs) == 1
+
+
 BROKEN = "age,sex,income\n1,f,low\n2,m\n"
 GAPS = "age,sex,income\n" + "1,f,low\n2,m,high\n,f,low\n" * 30
 NUMBERS = "age,sex,income\n" + "".join(f"{k},f,{k}\n" for k in range(300))
@@ -214,6 +254,7 @@ WORDS = "age,sex,income\n" + "".join(f"{k if k else 'NA'},f,{'ab'[k % 2]}\n" for
         (None, ["--sensitive", "income"], "cannot be sensitive"),
         (None, ["--sensitive", "hours"], "at most 30"),
         (None, ["--learning-rate", "0"], "--learning-rate is 0"),
+        (None, ["--learning-rate", "inf"], "--learning-rate is inf"),
         (None, ["--epochs", "0"], "epochs is 0.0; it must be positive"),
         ("", [], "has no rows"),
         ("\x00\xff", [], "people.csv"),

@@ -2,6 +2,7 @@ import json
 import shutil
 from pathlib import Path
 
+from plumbline.mechanism.rounding import rounded_up
 from tests.cli.calling import Called, people
 
 
@@ -27,6 +28,7 @@ def test_a_run_on_a_table_of_ones_own(call: Called, tmp_path: Path) -> None:
     # A comparison's folder is that of all its runs.
     shutil.copytree(folder, "runs/again")
     assert call("verify", "runs") == 1
+    assert f" {rounded_up(stored['epsilon'], 4)} " in call.out
     assert "global_adapt: epsilon contradicted" in " ".join(call.out.split())
     Path("card.md").unlink()
     assert call("verify", folder, "--model-card", "card.md") == 1

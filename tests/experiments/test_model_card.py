@@ -8,7 +8,7 @@ import pytest
 from plumbline.experiments import Recipe, RunSpec
 from plumbline.experiments.model_card import NoCard, model_card
 from plumbline.experiments.verification import verify
-from plumbline.mechanism.statement import rounded_up
+from plumbline.mechanism.rounding import rounded_up
 
 
 @pytest.fixture(scope="module")

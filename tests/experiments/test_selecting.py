@@ -20,6 +20,7 @@ from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.random_source import SeededSource
 from plumbline.mechanism.release import FullBatch, GaussianQuery, StepRelease
 from plumbline.mechanism.selection import RandomCount
+from plumbline.mechanism.rounding import rounded_up
 from tests.experiments.small import fields, spec
 
 BUDGET = {"epsilon": 8.0, "delta": 1e-5, "steps": 5, "expected_batch_size": 64}
@@ -45,6 +46,7 @@ def test_the_winner_is_kept_and_nothing_else(
     result = json.loads((tmp_path / "winner" / "result.json").read_text())
     assert result["row"]["settings"] == found.row.settings
     text = " ".join(found.statement.split())
+    assert text.startswith(f"Epsilon {rounded_up(found.epsilon, 4)} at delta 1e-05 for one record")
     assert "covers the training of every candidate, their scores, and the choice" in text
     assert "the number itself is not disclosed" in text
     assert "knows the noise" in text

@@ -186,7 +186,7 @@ def test_json_without_a_guarantee_is_still_json() -> None:
             epsilon=math.inf, other_epsilon=math.inf, no_guarantee_reason="records mix"
         ).json()
     )
-    assert facts["epsilon"] == facts["other_epsilon"] == "infinity"
+    assert facts["epsilon"] == facts["other_epsilon"] == "inf"
     assert facts["guarantee"] is False
     assert facts["covered"] == []
     assert facts["no_guarantee_reason"] == "records mix"

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from plumbline.report import read, words
-from plumbline.report.measured import rounded_up
 from plumbline.report.verdict import best, judgement, reference
 from tests.report.made import METHODS, comparison
 
@@ -24,7 +23,7 @@ def said(folder: Path, **changes: Any) -> list[str]:
 def test_it_starts_with_what_privacy_costs_whom(tmp_path: Path) -> None:
     first = said(tmp_path)[0]
     assert first.startswith(
-        "At epsilon 3.4 (delta 1e-05), dpsgd lost 7.0 ± 0.0 points of accuracy for male and "
+        "At epsilon 3.40 (delta 1e-05), dpsgd lost 7.0 ± 0.0 points of accuracy for male and "
         "7.0 ± 0.0 for female"
     )
     assert "standard error over 2 seeds" in first
@@ -136,14 +135,6 @@ def test_a_method_without_a_guarantee_is_not_the_reference(tmp_path: Path) -> No
 def test_the_reference_is_the_row_that_is_not_tuned(tmp_path: Path) -> None:
     study = read(comparison(tmp_path / "c", methods=TWO[::-1], baseline="dpsgd (tuned)"))
     assert reference(study) == "dpsgd (paper)"
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "text"),
-    [(1.981, "1.99"), (3.4, "3.4"), (0.03491, "0.035"), (12.01, "12.1"), (float("inf"), "∞")],
-)
-def test_an_epsilon_is_never_rounded_down(epsilon: float, text: str) -> None:
-    assert rounded_up(epsilon) == text
 
 
 def test_what_tuning_leaves_in_the_loss_is_told(tmp_path: Path) -> None:

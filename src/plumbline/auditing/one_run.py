@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from plumbline.checks import check_count
 from plumbline.mechanism.audit import LowerBound, one_run
 from plumbline.mechanism.random_source import SecureSource, SeededSource
+from plumbline.mechanism.rounding import rounded_down, rounded_up
 
 Train = Callable[[NDArray[np.bool_]], ArrayLike]
 """Trains on the canaries that are marked, ``[m]``, beside all other records, and gives each
@@ -49,9 +50,10 @@ class RunAudit:
     def verdict(self, claimed: float) -> str:
         """In words."""
         right = f"{self.correct} of {self.guesses} guesses were correct, so epsilon is at least"
+        bound = rounded_down(self.bound.epsilon)
         if math.isinf(claimed):
-            return f"No epsilon is claimed. {right} {self.bound.epsilon:.3g}."
-        numbers = f"{right} {self.bound.epsilon:.3g}, and {claimed:.3g} is claimed"
+            return f"No epsilon is claimed. {right} {bound}."
+        numbers = f"{right} {bound}, and {rounded_up(claimed)} is claimed"
         if self.refuted(claimed):
             return f"The claim is refuted: {numbers}."
         return f"Consistent with the claim: {numbers}."

@@ -27,6 +27,7 @@ from plumbline.auditing.watched import Told
 from plumbline.auditing.world import World
 from plumbline.checks import check_count, check_positive
 from plumbline.mechanism.audit import LowerBound, gaussian_dp, threshold_test
+from plumbline.mechanism.rounding import rounded_down, rounded_up
 from plumbline.methods import REGISTRY, Method
 
 Statistic = Literal["answers", "scale", "difference"]
@@ -110,8 +111,8 @@ class StepAudit:
             return f"There is nothing to audit: no epsilon is claimed, since {self.reason}."
         best = self.best
         numbers = (
-            f"epsilon is at least {best.bound.epsilon:.3g} (the {best.statistic}, by "
-            f"{best.bound.how}), and {best.claimed:.3g} is claimed"
+            f"epsilon is at least {rounded_down(best.bound.epsilon)} (the {best.statistic}, by "
+            f"{best.bound.how}), and {rounded_up(best.claimed)} is claimed"
         )
         if self.refuted:
             return f"The claim is refuted: {numbers}."

@@ -10,11 +10,9 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import json
-import math
 import shlex
 import sys
 import textwrap
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -22,6 +20,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from plumbline.undefined import plain
 
 app = typer.Typer(
     name="plumbline",
@@ -108,7 +108,7 @@ def show(text: str) -> None:
 
 def show_json(value: Any) -> None:
     """The results for machines."""
-    print(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def show_statement(text: str) -> None:
@@ -186,15 +186,6 @@ def _usage(error: Any) -> str:
     ctx = getattr(error, "ctx", None)
     where = ctx.command_path if ctx is not None else "plumbline"
     return f"{message}{'' if message.endswith('?') else '.'} See '{where} --help'."
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity: an infinite epsilon is the text "inf"."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): _finite(part) for key, part in value.items()}
-    return [_finite(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _let_any_text_through() -> None:

@@ -192,6 +192,8 @@ def membership(
 
 
 def _show_step(found: StepAudit) -> None:
+    from plumbline.mechanism.rounding import rounded_down, rounded_up
+
     show(
         f"{found.method}: one step, noise multiplier {found.noise_multiplier:g}, sampling rate "
         f"{found.sampling_rate:g}, delta {tiny(found.delta)}, confidence 1 - "
@@ -205,8 +207,8 @@ def _show_step(found: StepAudit) -> None:
                 one.statistic,
                 one.bound.how,
                 f"{one.bound.trials:,}",
-                f"{one.bound.epsilon:.4g}",
-                f"{one.claimed:.4g}",
+                rounded_down(one.bound.epsilon, 4),
+                rounded_up(one.claimed, 4),
             )
         console.print(shown)
     show(found.verdict())
@@ -215,13 +217,14 @@ def _show_step(found: StepAudit) -> None:
 def _show_membership(found: dict[str, tuple[float, list[Membership]]]) -> None:
     """A line for each method and group."""
     from plumbline.experiments.attacking import averaged
+    from plumbline.mechanism.rounding import rounded_up
 
     rates = ("TPR .1%", "1%", "10%")
     shown = table("method", "eps", "group", "AUC", "±", "acc.", *rates)
     shown.columns[2].justify = "left"
     for title, (epsilon, own) in found.items():
         for place, line in enumerate(averaged(own)):
-            first = (title, f"{epsilon:.3g}") if place == 0 else ("", "")
+            first = (title, rounded_up(epsilon)) if place == 0 else ("", "")
             shown.add_row(*first, *line)
     console.print(shown)
     show(

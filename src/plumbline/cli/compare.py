@@ -99,6 +99,8 @@ def stopped(done: int, total: int, folder: Path) -> str:
 
 def comparison(made: Table) -> Shown:
     """The table, narrow enough for the terminal."""
+    from plumbline.mechanism.rounding import rounded_up
+
     groups = list(made.rows[0].seeds.by_group)
     several = len(groups) > 1
     each = groups if several and len(groups) <= _GROUPS else []
@@ -110,7 +112,7 @@ def comparison(made: Table) -> Shown:
     for place, column in enumerate(shown.columns):
         column.no_wrap = place > 0  # a long title goes on in the next line, a number never does
     for row in made.rows:
-        cells = [f"{row.epsilon:.3g}", points(row.seeds.overall["accuracy"])]
+        cells = [rounded_up(row.epsilon), points(row.seeds.overall["accuracy"])]
         by_group = {group: row.seeds.by_group[group]["accuracy"] for group in groups}
         cells += [points(by_group[group], error=roomy) for group in each]
         if several and not each:

@@ -25,6 +25,7 @@ def ledger(
     """Says what a ledger's runs have spent, each and together."""
     from plumbline.mechanism.ledger import Ledger
     from plumbline.mechanism.ledger_limit import ledger_epsilon
+    from plumbline.mechanism.rounding import rounded_up
 
     file = path / "ledger" if path.is_dir() else path
     if not file.is_file():
@@ -46,21 +47,11 @@ def ledger(
         return
     shown = table("run", "steps charged", "epsilon")
     for run, row in runs.items():
-        shown.add_row(run, f"{row['steps']:,}", _up(row["epsilon"]))
+        shown.add_row(run, f"{row['steps']:,}", rounded_up(row["epsilon"], 4, "infinite"))
     console.print(shown)
-    show(f"Epsilon of all of it at delta {tiny(delta)}: {_up(spent)}.")
+    show(f"Epsilon of all of it at delta {tiny(delta)}: {rounded_up(spent, 4, 'infinite')}.")
     if math.isinf(spent):
         show("It is infinite because a run has no guarantee.")
     if read.limit is not None:
         most, at = read.limit
         show(f"The data set's budget: epsilon {most:g} at delta {tiny(at)}.")
-
-
-def _up(value: float) -> str:
-    """Four digits, rounded up."""
-    if math.isinf(value):
-        return "infinite"
-    if value == 0:
-        return "0"
-    places = 3 - math.floor(math.log10(value))
-    return f"{math.ceil(value * 10**places - 1e-9) / 10**places:g}"

@@ -7,7 +7,6 @@ Started again with the same settings a run goes on from its checkpoint; with oth
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ from plumbline.experiments.files import (
     RESULT,
     SETTINGS,
     VERSIONS,
-    finite,
     make_folder,
     read_json,
     write_json,
@@ -29,6 +27,7 @@ from plumbline.experiments.files import (
 from plumbline.experiments.metrics_log import MetricsLog
 from plumbline.experiments.results import finish, versions
 from plumbline.training.checkpoint_file import remove_pair
+from plumbline.undefined import plain
 
 if TYPE_CHECKING:
     from plumbline.mechanism.calibration import Budget
@@ -179,7 +178,7 @@ class OwnRun:
         name, options = self.model
         return {
             "method": self.settings["method"],
-            "epsilon": finite(private.epsilon(exact=True)),
+            "epsilon": plain(private.epsilon(exact=True)),
             "delta": private.plan.delta,
             "noise_multiplier": private.plan.noise_multiplier,
             "steps": private.steps_done,
@@ -202,7 +201,7 @@ class OwnRun:
             run=private.run,
             ledger=ledger.position,
             statement=found["statement"],
-            result=json.dumps(found, indent=2, allow_nan=False) + "\n",
+            result=found,
         )
 
 

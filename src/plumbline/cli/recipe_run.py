@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from plumbline.cli.app import same_command
+from plumbline.cli.app import note, same_command
 from plumbline.cli.names import method_named, method_of, recipe_at, settings_of
+from plumbline.cli.showing import show_run
 from plumbline.cli.stopping import stopping
 from plumbline.cli.watching import watching
 
@@ -23,18 +24,19 @@ def run_of_recipe(
     method: str | None,
     settings: Sequence[str],
     seed: int | None,
-    budget: dict[str, float | int | None],
+    budget: Mapping[str, Any],
+    optimizer: str | None,
     learning_rate: float | None,
     out: Path,
     json_: bool,
 ) -> None:
     """Makes the run and shows it."""
     from plumbline.cli.launched import launched
-    from plumbline.cli.train import show_run
     from plumbline.experiments.specs import RunSpec
 
-    recipe = _with_budget(recipe_at(name), budget)
-    part = _changed(recipe, method, settings, learning_rate)
+    changes = {field: value for field, value in budget.items() if value is not None}
+    recipe = _with_budget(recipe_at(name), changes)
+    part = _changed(recipe, method, settings, changes, optimizer, learning_rate)
     spec = RunSpec(recipe, part, recipe.seeds[0] if seed is None else seed)
     with launched():
         result = make(spec, out / recipe.name)
@@ -67,26 +69,26 @@ def make(spec: RunSpec, folder: Path) -> RunResult:
         return workers.run([spec], folder, watch)[0]
 
 
-def _with_budget(recipe: Recipe, given: dict[str, float | int | None]) -> Recipe:
+def _with_budget(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     """The recipe with another budget; epsilon takes the place of a noise multiplier."""
     from plumbline.experiments import Recipe
 
-    changes: dict[str, float | int | None] = {
-        name: value for name, value in given.items() if value is not None
-    }
     if not changes:
         return recipe
-    if "epsilon" in changes:
-        changes["noise_multiplier"] = None
-    if "epochs" in changes:
-        changes["steps"] = None
+    replaced = {"epsilon": "noise_multiplier", "epochs": "steps"}
     fields = recipe.model_dump(mode="json")
+    fields["budget"] |= {replaced[name]: None for name in changes if name in replaced}
     fields["budget"] |= changes
     return Recipe.of(fields)
 
 
 def _changed(
-    recipe: Recipe, method: str | None, settings: Sequence[str], learning_rate: float | None
+    recipe: Recipe,
+    method: str | None,
+    settings: Sequence[str],
+    budget: Collection[str],
+    optimizer: str | None,
+    learning_rate: float | None,
 ) -> MethodPart:
     """A row of the recipe, or one for a method that it does not have."""
     from plumbline.experiments.recipe import MethodPart
@@ -100,6 +102,13 @@ def _changed(
         part = method_of(recipe, method)
     fields = part.model_dump(mode="json")
     fields["settings"] |= settings_of(part.name, settings)
+    # What is asked for is the recipe's now, and a row's own would take its place again.
+    fields |= dict.fromkeys(set(budget) & {"epochs", "expected_batch_size"})
+    used = part.optimizer or recipe.optimizer
+    if optimizer is not None and optimizer != used.name:
+        if used.options:
+            note(f"The recipe's options of {used.name} are not {optimizer}'s: they are left out.")
+        fields["optimizer"] = {"name": optimizer, "learning_rate": used.learning_rate}
     if learning_rate is not None:
         fields["learning_rate"] = learning_rate
     return MethodPart.model_validate(fields)

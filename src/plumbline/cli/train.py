@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plumbline.cli.app import (
-    Json,
-    WrongUse,
-    app,
-    console,
-    examples,
-    note,
-    show,
-    show_json,
-    show_statement,
-    table,
-    tiny,
-)
+from plumbline.cli.app import Json, WrongUse, app, examples, note, tiny
 from plumbline.cli.budget import default_delta
 from plumbline.cli.names import method_named, methods_starting, settings_of
+from plumbline.cli.recipe_run import run_of_recipe
+from plumbline.cli.showing import show_run
 
 if TYPE_CHECKING:
     from plumbline.cli.own_table import OwnTable
@@ -33,8 +22,7 @@ if TYPE_CHECKING:
 # On Adult at epsilon 1, DP-SGD is as accurate and far less well calibrated (loss 0.50, not 0.34).
 METHOD = "global_adapt"
 EPOCHS, EPSILON, MODEL, HIDDEN = 10.0, 3.0, "adult-mlp", 64
-OPTIMIZER, LEARNING_RATE = "adam", 0.002
-_NUMBERS = 61  # columns that a line of all metrics takes beside the group's name
+LEARNING_RATE = 0.002
 _DATA, _PRIVACY, _TRAINING, _OUTPUT = "Data", "Privacy", "Training", "Output"
 
 
@@ -79,9 +67,13 @@ def train(
         typer.Option(help="A column to leave out.", metavar="COLUMN", rich_help_panel=_DATA),
     ] = None,
     missing: Annotated[
-        Literal["error", "drop"],
-        typer.Option(help="What to do with rows that lack a value.", rich_help_panel=_DATA),
-    ] = "error",
+        Literal["error", "drop"] | None,
+        typer.Option(
+            help="What to do with rows that lack a value.",
+            show_default="error",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
     missing_value: Annotated[
         list[str] | None,
         typer.Option(
@@ -113,9 +105,9 @@ def train(
         ),
     ] = None,
     accountant: Annotated[
-        Literal["pld", "rdp"],
-        typer.Option(help="Who computes epsilon.", rich_help_panel=_PRIVACY),
-    ] = "pld",
+        Literal["pld", "rdp"] | None,
+        typer.Option(help="Who computes epsilon.", show_default="pld", rich_help_panel=_PRIVACY),
+    ] = None,
     ledger: Annotated[
         Path | None,
         typer.Option(
@@ -173,9 +165,11 @@ def train(
         ),
     ] = None,
     optimizer: Annotated[
-        Literal["adam", "adamw", "nadam", "sgd"],
-        typer.Option(help="Uses the released gradient.", rich_help_panel=_TRAINING),
-    ] = OPTIMIZER,  # type: ignore[assignment]
+        Literal["adam", "adamw", "nadam", "sgd"] | None,
+        typer.Option(
+            help="Uses the released gradient.", show_default="adam", rich_help_panel=_TRAINING
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -210,16 +204,17 @@ def train(
             "'plumbline train adult'; one of the two."
         )
     if recipe is not None:
-        from plumbline.cli.recipe_run import run_of_recipe
-
         own = {
             "--target": target, "--sensitive": sensitive, "--categorical": categorical,
-            "--drop": drop, "--missing-value": missing_value, "--test": test, "--model": model,
-            "--ledger": ledger, "--tensorboard": tensorboard,
+            "--drop": drop, "--missing": missing, "--missing-value": missing_value,
+            "--test": test, "--model": model, "--ledger": ledger, "--tensorboard": tensorboard,
         }  # fmt: skip
-        given = [name for name, value in own.items() if value]
+        given = [name for name, value in own.items() if value not in (None, [], False)]
         if given:
-            raise WrongUse(f"{given[0]} is for a table of your own; the recipe says it already.")
+            raise WrongUse(
+                f"{given[0]} is for a table of your own, with --data; a run of the recipe "
+                f"'{recipe}' has its own. Leave {given[0]} out, or change a copy of the recipe."
+            )
         run_of_recipe(
             recipe,
             method=method,
@@ -230,7 +225,9 @@ def train(
                 "delta": delta,
                 "epochs": epochs,
                 "expected_batch_size": batch,
+                "accountant": accountant,
             },
+            optimizer=optimizer,
             learning_rate=learning_rate,
             out=out or Path("runs"),
             json_=json_,
@@ -255,7 +252,7 @@ def train(
         sensitive=sensitive or (),
         categorical=categorical or (),
         drop=drop or (),
-        missing=missing,
+        missing=missing or "error",
         missing_values=absent,
         test=test,
     )
@@ -263,9 +260,10 @@ def train(
     built = _method(name, values, rows)
     epsilon = EPSILON if epsilon is None else epsilon
     epochs = EPOCHS if epochs is None else epochs
+    accountant, optimizer = accountant or "pld", optimizer or "adam"
     rate = LEARNING_RATE if learning_rate is None else learning_rate
-    if rate <= 0:
-        raise WrongUse(f"--learning-rate is {rate:g}; it must be positive.")
+    if not 0 < rate < float("inf"):
+        raise WrongUse(f"--learning-rate is {rate:g}; it must be positive and finite.")
     stated = default_delta(records) if delta is None else delta
     size = min(records, max(256, records // 40)) if batch is None else batch
     budget = _budget(built, records, epsilon, stated, epochs, size, accountant)
@@ -311,57 +309,6 @@ def train(
         tensorboard=tensorboard,
     )
     show_run(run.make(), json_)
-
-
-def show_run(result: dict[str, Any], json_: bool) -> None:
-    """A finished run: metrics by group and the statement."""
-    from plumbline.fairness import NOT_COVERED
-
-    if json_:
-        show_json(result)
-        return
-    report = result["report"]
-    console.print(by_group(report))
-    gap = report.get("difference", {}).get("accuracy", {}).get("value")
-    if isinstance(gap, float) and len(report["by_group"]) > 1:
-        show(f"Accuracy differs by {100 * gap:.1f} points between groups.")
-    if report.get("too_small"):
-        show(f"Too few records to judge: {', '.join(report['too_small'])}.")
-    show(f"({NOT_COVERED})")
-    console.print()
-    show_statement(result["statement"])
-    console.print()
-    show(f"In {result['folder']}: the weights, the statement, the result, the ledger.")
-    show(f"Its page: plumbline report {shlex.quote(result['folder'])}")
-
-
-def by_group(report: dict[str, Any]) -> Any:
-    """The metrics of a result's report, a line for each group and one for all."""
-    names = {
-        "accuracy": "accuracy",
-        "loss": "loss",
-        "selection rate": "selected",
-        "true positive rate": "true pos.",
-        "false positive rate": "false pos.",
-    }
-    kept = [name for name in names if isinstance(report["overall"].get(name), float)]
-    if max(map(len, report["by_group"])) + _NUMBERS > console.width:
-        kept = [name for name in kept if name in ("accuracy", "loss")]
-    shown = table("group", "records", *(names[name] for name in kept))
-    lines = dict(report["by_group"])
-    sizes = dict(report["sizes"])
-    if list(lines) != ["all"]:
-        lines["all"], sizes["all"] = report["overall"], sum(sizes.values())
-    for group, values in lines.items():
-        cells = [_number(values[name], name) for name in kept]
-        shown.add_row(group, f"{sizes[group]:,}", *cells)
-    return shown
-
-
-def _number(value: Any, name: str) -> str:
-    if not isinstance(value, float):
-        return "-"
-    return f"{value:.3f}" if name == "loss" else f"{100 * value:.1f}%"
 
 
 def _check_budget(epsilon: float | None, delta: float | None) -> None:

@@ -22,6 +22,7 @@ from plumbline.cli.app import (
 )
 from plumbline.cli.compare import Out, Workers
 from plumbline.cli.names import method_of, recipe_at
+from plumbline.cli.showing import by_group
 from plumbline.cli.stopping import stopping
 from plumbline.cli.watching import watching
 
@@ -117,7 +118,6 @@ def _select(
     out: Path,
     json_: bool,
 ) -> None:
-    from plumbline.cli.train import by_group
     from plumbline.experiments.selecting import select
     from plumbline.fairness import NOT_COVERED
 

@@ -99,11 +99,12 @@ def _show_one(found: Verification) -> None:
 
 def _show_all(found: list[Verification]) -> None:
     from plumbline.experiments.verification import CONFIRMED, CONTRADICTED, UNKNOWN
+    from plumbline.mechanism.rounding import rounded_up
 
     # Short titles: a long name beside them still fits into 80 columns.
     shown = table("run", "epsilon", "confirmed", "unclear", "contradicted")
     for one in found:
-        epsilon = "-" if one.epsilon is None else f"{one.epsilon:.4g}"
+        epsilon = "-" if one.epsilon is None else rounded_up(one.epsilon, 4)
         counts = [len(one.of(outcome)) for outcome in (CONFIRMED, UNKNOWN, CONTRADICTED)]
         shown.add_row(one.claim.name, epsilon, *map(str, counts))
     console.print(shown)

@@ -27,6 +27,7 @@ from plumbline.fairness import (
     compare_to,
     cost_of_reports,
 )
+from plumbline.mechanism.rounding import rounded_up
 
 NONPRIVATE = "nonprivate"
 
@@ -79,7 +80,7 @@ class Table:
         head += [f"pi {group}" for group in groups] + ["p", "s"]
         lines = [head, ["---"] * len(head)]
         for row in self.rows:
-            cells = [row.title, "inf" if row.epsilon == float("inf") else f"{row.epsilon:.3g}"]
+            cells = [row.title, rounded_up(row.epsilon)]
             cells += [_points(row.seeds.overall["accuracy"]), _loss(row.seeds.overall["loss"])]
             cells += [_points(row.seeds.by_group[group]["accuracy"]) for group in groups]
             cells += [_loss(row.seeds.by_group[group]["loss"]) for group in groups]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,12 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON so that the file is whole or not there."""
-    write_text(path, json.dumps(value, indent=2) + "\n")
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """Plain values as the text of a JSON file; refuses what JSON has no number for."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -65,8 +69,9 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
     """Appends a row to a file of JSON lines."""
+    line = json.dumps(row, allow_nan=False) + "\n"  # before anything of it is written
     with _in_words("append to", path), path.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(row) + "\n")
+        stream.write(line)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -95,11 +100,6 @@ def kept_rows(
     if rows or head or path.is_file():
         write_text(path, "".join(json.dumps(row) + "\n" for row in (*head, *rows)))
     return rows
-
-
-def finite(value: float) -> float | str:
-    """JSON has no infinity: as a word."""
-    return "inf" if math.isinf(value) else value
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from plumbline.experiments.files import METRICS, append_row, finite, kept_rows
+from plumbline.experiments.files import METRICS, append_row, kept_rows
 from plumbline.fairness import GroupReport, plain
 from plumbline.training.fitting import StepInfo
 
@@ -37,7 +37,7 @@ class MetricsLog:
         """A row for the step that was just made."""
         row = {
             "step": info.step,
-            "epsilon": finite(info.epsilon),
+            "epsilon": plain(info.epsilon),
             "seconds": self.seconds,
             "overall": plain(report.overall),
             "by_group": plain(report.by_group),

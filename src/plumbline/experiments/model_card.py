@@ -15,7 +15,7 @@ import tomli_w
 
 from plumbline.experiments.verification import CONTRADICTED, NEVER, UNKNOWN, Verification
 from plumbline.fairness import NOT_COVERED
-from plumbline.mechanism.statement import rounded_up
+from plumbline.mechanism.rounding import rounded_up
 
 _METRICS = ("accuracy", "loss", "balanced accuracy", "calibration error")
 

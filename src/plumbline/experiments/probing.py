@@ -36,7 +36,7 @@ from plumbline.diagnostics import (
     symmetry,
     trace,
 )
-from plumbline.experiments.files import append_row, finite, kept_rows, write_json
+from plumbline.experiments.files import append_row, kept_rows, write_json
 from plumbline.experiments.recipe import ProbePart
 from plumbline.experiments.specs import RunSpec
 from plumbline.training import Private
@@ -157,13 +157,13 @@ class Probing:
             return
         row: dict[str, Any] = {
             "step": info.step,
-            "epsilon": finite(info.epsilon),
+            "epsilon": plain(info.epsilon),
             "records": len(self._index),
         }
         with no_trace(private.model):
             look = self._look(private, self._index, self._features)
             for name in self._part.measure:
-                row[name] = _finite(plain(ALONG[name](look)))
+                row[name] = plain(ALONG[name](look))
         append_row(self._folder / DIAGNOSTICS, row)
 
     def finish(self, private: Private) -> None:
@@ -176,7 +176,7 @@ class Probing:
             look = self._look(private, self._index[:FINAL_RECORDS], features)
             found["records"] = look.sample.records
             for name in self._part.final:
-                found[name] = _finite(plain(FINAL[name](look)))
+                found[name] = plain(FINAL[name](look))
         write_json(self._folder / FINAL_FILE, found)
 
     def _look(self, private: Private, index: Tensor, features: Tensor | None) -> Look:
@@ -352,12 +352,3 @@ def _counts(values: Tensor, edges: Tensor) -> list[int]:
         return [0] * (len(edges) - 1)
     counts: list[int] = torch.histogram(values, edges)[0].int().tolist()
     return counts
-
-
-def _finite(value: Any) -> Any:
-    """The value with the reason in place of every number that JSON does not have."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"undefined: the value is {value}"
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    return [_finite(part) for part in value] if isinstance(value, list) else value

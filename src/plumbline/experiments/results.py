@@ -19,7 +19,7 @@ from plumbline.experiments.files import (
     RESULT,
     STATEMENT,
     FileError,
-    finite,
+    json_text,
     read_json,
     write_bytes,
     write_text,
@@ -59,7 +59,7 @@ class RunResult:
         return {
             "method": self.method,
             "seed": self.seed,
-            "epsilon": finite(self.epsilon),
+            "epsilon": plain(self.epsilon),
             "steps": self.steps,
             "seconds": self.seconds,
             "statement": self.statement,
@@ -95,7 +95,7 @@ def read_result(folder: Path) -> RunResult | None:
 
 
 def finish(
-    folder: Path, model: nn.Module, *, run: str, ledger: Position, statement: str, result: str
+    folder: Path, model: nn.Module, *, run: str, ledger: Position, statement: str, result: Any
 ) -> None:
     """Writes what a run leaves behind; the result comes last, and then the checkpoint goes.
 
@@ -105,12 +105,13 @@ def finish(
         run: The run's id.
         ledger: The ledger's position after its last line.
         statement: The guarantee in words.
-        result: The result, as JSON.
+        result: The result, as plain values.
     """
     write_text(folder / STATEMENT, statement)
     write_model(model, folder / MODEL)
-    write_manifest(folder, run=run, ledger=ledger, result=result)
-    write_text(folder / RESULT, result)
+    text = json_text(result)
+    write_manifest(folder, run=run, ledger=ledger, result=text)
+    write_text(folder / RESULT, text)
     remove_pair(folder / CHECKPOINT)
 
 

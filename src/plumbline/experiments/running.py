@@ -7,7 +7,6 @@ from its checkpoint; one that is finished is not repeated. The result is written
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -99,7 +98,7 @@ def _made(spec: RunSpec, folder: Path, told: Callable[[int, int], None] | None) 
             run=private.run,
             ledger=ledger.position,
             statement=result.statement + "\n",
-            result=json.dumps(result.plain(), indent=2) + "\n",
+            result=result.plain(),
         )
     return result
 

@@ -38,6 +38,7 @@ from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.noise import add_noise, gaussian
 from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
 from plumbline.mechanism.release import FullBatch, GaussianQuery, StepRelease
+from plumbline.mechanism.rounding import rounded_up
 from plumbline.mechanism.selection import RandomCount
 
 _SCORE_ERROR = 0.005  # the standard deviation of a score, as a share of the records held out
@@ -223,8 +224,8 @@ def _statement(
 ) -> str:
     looked = "".join(f" {one};" for one in splits.not_covered)
     paragraphs = [
-        f"Epsilon {epsilon:.4g} at delta {plan.delta:g} for one record, by RDP: it covers the "
-        "training of every candidate, their scores, and the choice of the winner.",
+        f"Epsilon {rounded_up(epsilon, 4)} at delta {plan.delta:g} for one record, by RDP: it "
+        "covers the training of every candidate, their scores, and the choice of the winner.",
         f"A random number of candidates, {count.mean:g} on average (geometric; the number itself "
         f"is not disclosed), had their settings drawn at random, independently of the data. Each "
         f"was trained for {plan.steps} steps at sampling rate {plan.sampling_rate:.4g} with noise "

@@ -12,7 +12,6 @@ so wherever a tuned result is shown. ``selecting`` covers the choice too.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import statistics
@@ -21,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plumbline.experiments.files import make_folder, write_text
+from plumbline.experiments.files import make_folder, write_json, write_text
 from plumbline.experiments.pool import Progress, Told, Workers
 from plumbline.experiments.recipe import MethodPart, Recipe, TunePart
 from plumbline.experiments.results import RunResult
 from plumbline.experiments.simple import with_simple_row
 from plumbline.experiments.specs import RunSpec
-from plumbline.fairness import GroupReport, Undefined
+from plumbline.fairness import GroupReport, Undefined, plain
 from plumbline.methods import REGISTRY
 from plumbline.methods.spaces import LogBetween, Space
 
@@ -109,8 +108,7 @@ class Tuning:
             ],
             "sensitivity": {title: vars(one) for title, one in self.sensitivity.items()},
         }
-        text = json.dumps(_finite(told), indent=2, allow_nan=False)
-        write_text(root / "tuning.json", text + "\n")
+        write_json(root / "tuning.json", plain(told))
         fields = self.recipe.model_dump(mode="json", exclude_defaults=True)
         write_text(root / "tuned.toml", tomli_w.dumps(fields))
         return root / "tuned.toml"
@@ -319,15 +317,6 @@ def _rounded(value: Any) -> Any:
 
 def _readable(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinity: as a word."""
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _optuna() -> Any:

@@ -17,6 +17,7 @@ from fractions import Fraction
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.accountant import epsilon as epsilon_of
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, Sampling, StepRelease
+from plumbline.mechanism.rounding import rounded_up
 
 # The calibrated epsilon may stay below the budget by this fraction of it.
 _SLACK = 5e-4
@@ -274,7 +275,8 @@ def calibrate_noise(
     if earlier >= epsilon:
         raise BudgetError(
             f"epsilon is {epsilon:g}, but what was released before training already costs "
-            f"{earlier:.4g} at delta {delta:g}. Raise epsilon, or release that with more noise"
+            f"{rounded_up(earlier, 4)} at delta {delta:g}. Raise epsilon, or release that with "
+            "more noise"
         )
     floor = spent(_MOST_NOISE)
     if floor > epsilon:
@@ -287,8 +289,9 @@ def calibrate_noise(
         names = ", ".join(f"{q.name} (noise {q.noise_multiplier:g})" for q in release.queries)
         raise BudgetError(
             f"epsilon is {epsilon:g}, but with unlimited noise on the main query {steps} steps "
-            f"still cost {floor:.4g} at delta {delta:g}; the queries are: {names}. Raise epsilon, "
-            "give the other queries more noise, or take fewer steps or a smaller sampling rate"
+            f"still cost {rounded_up(floor, 4)} at delta {delta:g}; the queries are: {names}. "
+            "Raise epsilon, give the other queries more noise, or take fewer steps or a smaller "
+            "sampling rate"
         )
     low = high = 1.0  # spent(low) > epsilon >= spent(high), once both are found
     while spent(high) > epsilon:

@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from plumbline.mechanism.ledger_format import Entries, LedgerError, Limit, canonical
+from plumbline.mechanism.rounding import rounded_up
 
 _AHEAD = 1024  # steps of room to ask for at most
 
@@ -47,7 +48,7 @@ class BudgetGuard:
         epsilon = self._epsilon(entries, {})
         if not epsilon <= self.limit[0]:
             raise BudgetExceeded(
-                f"the charge would take the ledger to epsilon {epsilon:.4g} at delta "
+                f"the charge would take the ledger to epsilon {rounded_up(epsilon, 4)} at delta "
                 f"{self.limit[1]:g}, above its budget of {self.limit[0]:g}. Nothing was charged: "
                 "stop here, or plan a run with fewer steps or more noise"
             )

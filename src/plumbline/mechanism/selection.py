@@ -19,6 +19,7 @@ from dp_accounting.rdp import RdpAccountant
 from plumbline.mechanism.accountant import Releases, quiet_absl
 from plumbline.mechanism.calibration import BudgetError
 from plumbline.mechanism.random_source import Stream
+from plumbline.mechanism.rounding import rounded_up
 
 _GEOMETRIC = 1.0  # the shape of the distribution, in dp-accounting's terms
 _MOST_NOISE = 1e4
@@ -78,10 +79,11 @@ class RandomCount:
         def spent(noise: float) -> float:
             return self.epsilon(releases_at(noise), delta=delta)
 
-        if spent(_MOST_NOISE) > epsilon:
+        floor = spent(_MOST_NOISE)
+        if floor > epsilon:
             raise BudgetError(
                 f"epsilon is {epsilon:g}, but with unlimited noise in training the selection still "
-                f"costs {spent(_MOST_NOISE):.4g}. Raise epsilon, or the noise of the score, or "
+                f"costs {rounded_up(floor, 4)}. Raise epsilon, or the noise of the score, or "
                 f"lower the mean number of candidates ({self.mean:g})"
             )
         low, high = 0.1, _MOST_NOISE

@@ -10,13 +10,15 @@ import math
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from decimal import ROUND_CEILING, Decimal
+from decimal import Decimal
 from typing import Any, Literal
 
 from plumbline.mechanism import accountant as accounting
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, Sampling, StepRelease
+from plumbline.mechanism.rounding import rounded_up
+from plumbline.undefined import plain
 
 COVERED = (
     "the model's weights after every step, and everything computed from them later without "
@@ -193,7 +195,7 @@ class Statement:
         return self.text()
 
     def json(self) -> str:
-        """The same facts as JSON; an infinite epsilon is the string "infinity"."""
+        """The same facts as JSON; an infinite epsilon is the string "inf"."""
         facts: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
         release = StepRelease(
             sampling=self.sampling, queries=self.queries, unbounded_reason=self.no_guarantee_reason
@@ -203,10 +205,7 @@ class Statement:
         facts |= {"public_constants": dict(self.public_constants)}
         facts |= {"covered": self._really_covered(), "warnings": self._all_warnings()}
         facts |= {"guarantee": math.isfinite(self.epsilon)}
-        for name in ("epsilon", "other_epsilon"):
-            if facts[name] is not None and math.isinf(facts[name]):
-                facts[name] = "infinity"
-        return json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
+        return json.dumps(plain(facts), indent=2, ensure_ascii=False, allow_nan=False)
 
     @property
     def _nothing_yet(self) -> bool:
@@ -301,7 +300,7 @@ class Statement:
             sentences.append(f"The budget of the whole run is epsilon = {self.budget_epsilon:g}.")
         if self.other_epsilon is not None:
             other = _ACCOUNTANTS["rdp" if self.accountant == "pld" else "pld"]
-            value = "no bound" if math.isinf(self.other_epsilon) else rounded_up(self.other_epsilon)
+            value = rounded_up(self.other_epsilon, infinite="no bound")
             sentences.append(
                 f"For comparison, {other}, another valid method, gives {value} for the same steps."
             )
@@ -361,15 +360,6 @@ def _asked(queries: Iterable[GaussianQuery]) -> str:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def rounded_up(value: float) -> str:
-    """At least `value`, in three digits or, from 100 on, whole."""
-    if value <= 0:
-        return "0"
-    digits = max(0, 2 - math.floor(math.log10(value)))
-    # Of the shortest decimal that is this float: 3.1 is 3.10, though the float is just above it.
-    return f"{Decimal(repr(value)).quantize(Decimal(1).scaleb(-digits), ROUND_CEILING):,f}"
 
 
 def _down(value: float) -> str:

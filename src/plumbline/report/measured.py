@@ -132,14 +132,6 @@ def error(estimate: Estimate) -> float | None:
     return None if isinstance(estimate.standard_error, Undefined) else estimate.standard_error
 
 
-def rounded_up(epsilon: float) -> str:
-    """An epsilon to three digits, never below what it is."""
-    if epsilon == 0 or not math.isfinite(epsilon):
-        return "∞" if epsilon else "0"
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
-    return f"{math.ceil(round(epsilon / unit, 6)) * unit:.3g}"
-
-
 def half_width(estimate: Estimate) -> float | None:
     """Half of the 95% interval of a mean over seeds, by Student's t; None with one seed."""
     spread = error(estimate)

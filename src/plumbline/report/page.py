@@ -14,9 +14,10 @@ from importlib import resources
 from typing import Any
 
 from plumbline.diagnostics import NOT_COVERED
+from plumbline.mechanism.rounding import rounded_up
 from plumbline.report import verdict
 from plumbline.report.bundle import plotly
-from plumbline.report.measured import bend, mean, rounded_up
+from plumbline.report.measured import bend, mean
 from plumbline.report.notes import NOTES
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Html, Key, Part, Section, Tabs

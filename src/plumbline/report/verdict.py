@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from plumbline.diagnostics import Bias, ErrorParts, Evidence, Undefined, Verdict, verdict
 from plumbline.diagnostics.verdict import UNEVEN
 from plumbline.fairness import Estimate, compare_to
-from plumbline.report.measured import Bend, at, bend, error, mean, number, rounded_up
+from plumbline.mechanism.rounding import rounded_up
+from plumbline.report.measured import Bend, at, bend, error, mean, number
 from plumbline.report.reading import Study
 
 SIGNIFICANT = 0.05

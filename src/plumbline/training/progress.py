@@ -11,12 +11,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from decimal import ROUND_CEILING, Decimal
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.table import Column
 from rich.text import Text
+
+from plumbline.mechanism.rounding import up_to_places
 
 _LINES = 20  # about one plain line, or one computation of the metrics, for each 5% of the steps
 _NARROW, _WIDE = 10, 40  # columns of the bars
@@ -260,10 +261,8 @@ def spent(epsilon: float, budget: float) -> str:
 
 def amounts(epsilon: float, budget: float) -> str:
     """Both numbers with two decimals, or more for a budget below 1; rounded up."""
-    digits = 2 if budget >= 1 else 2 - math.floor(math.log10(budget))
-    places = Decimal(1).scaleb(-digits)
-    rounded = (Decimal(repr(value)).quantize(places, ROUND_CEILING) for value in (epsilon, budget))
-    return " of ".join(f"{value:f}" for value in rounded)
+    places = 2 if budget >= 1 else 2 - math.floor(math.log10(budget))
+    return f"{up_to_places(epsilon, places)} of {up_to_places(budget, places)}"
 
 
 def not_covered(readings: Mapping[str, float]) -> str:

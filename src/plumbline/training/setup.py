@@ -239,7 +239,8 @@ def _check_kinds(method: Any, ledger: Any) -> None:
         )
     if ledger is not None and not isinstance(ledger, Ledger):
         raise TypeError(
-            f"ledger is {ledger!r}; it must be an open ledger: give plumbline.Ledger.open({ledger!r})."
+            f"ledger is {ledger!r}; it must be an open ledger, such as "
+            f"plumbline.Ledger.open({ledger!r})."
         )
 
 

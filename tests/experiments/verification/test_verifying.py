@@ -19,6 +19,7 @@ from plumbline.experiments.verification import (
     verify,
 )
 from plumbline.mechanism.ledger import Ledger
+from plumbline.mechanism.rounding import rounded_up
 
 Copied = Callable[[], Path]
 
@@ -39,6 +40,7 @@ def test_an_honest_run_is_confirmed(finished: Path) -> None:
         "metrics", "versions",
     }  # fmt: skip
     assert found.epsilon == pytest.approx(found.claim.epsilon, rel=1e-9)
+    assert f"compose to epsilon {rounded_up(found.epsilon, 6)} at delta" in found.checks[1].words
     assert json.loads(json.dumps(found.plain()))["epsilon"]["stated"] == found.claim.epsilon
 
 

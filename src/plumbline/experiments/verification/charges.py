@@ -20,7 +20,7 @@ from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.ledger import Ledger, LedgerError
 from plumbline.mechanism.ledger_limit import ledger_epsilon
 from plumbline.mechanism.release import StepRelease
-from plumbline.mechanism.statement import rounded_up
+from plumbline.mechanism.rounding import rounded_up
 
 _SAME = 1e-6  # relative: an accountant of another version rounds differently
 _NONE = "no differential privacy guarantee"
@@ -190,4 +190,4 @@ def _calibrated(release: StepRelease, plan: Plan) -> bool:
 
 
 def _shown(epsilon: float) -> str:
-    return "no bound" if math.isinf(epsilon) else f"epsilon {epsilon:.6g}"
+    return "no bound" if math.isinf(epsilon) else f"epsilon {rounded_up(epsilon, 6)}"

@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from plumbline.fairness import NOT_COVERED, Estimate
+from plumbline.mechanism.rounding import rounded_up
 from plumbline.report import figures as f
-from plumbline.report.measured import error, half_width, mean, rounded_up
+from plumbline.report.measured import error, half_width, mean
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Key, Part, Section, Tabs
 
@@ -118,7 +119,7 @@ def _table(study: Study) -> Grid:
     rows = []
     for title in study.titles:
         row = study.row(title)
-        cells = [title, rounded_up(row.epsilon)]
+        cells = [title, rounded_up(row.epsilon, infinite="∞")]
         cells += [_cell(row.seeds.overall[m], s, d) for m, (_, s, _, d) in _METRICS.items()]
         cells += [_cell(row.seeds.by_group[group]["accuracy"], 100.0, 1) for group in groups]
         tests = {} if study.table.tests is None else study.table.tests.tests

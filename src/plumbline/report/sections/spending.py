@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from plumbline.mechanism.rounding import rounded_up
 from plumbline.report import figures as f
-from plumbline.report.measured import Curve, curve, rounded_up
+from plumbline.report.measured import Curve, curve
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Section
 
@@ -27,10 +28,10 @@ def section(study: Study) -> Section | None:
     budget = study.recipe.budget
     shapes = [] if budget.epsilon is None else [f.rule(budget.epsilon, along="y", text="budget")]
     steps = sorted({step for own in curves.values() for step in own.steps})
-    rows = [
-        [title, *(f.short(dict(zip(own.steps, own.mean, strict=True)).get(s)) for s in steps)]
-        for title, own in curves.items()
-    ]
+    rows = []
+    for title, own in curves.items():
+        spent = dict(zip(own.steps, own.mean, strict=True))
+        rows.append([title, *(rounded_up(spent[s]) if s in spent else "–" for s in steps)])
     several = "" if len(curves) < 2 else " Lines of methods that ask the same lie on each other."
     figure = Figure(
         "spending-epsilon",
@@ -46,11 +47,11 @@ def section(study: Study) -> Section | None:
         Grid(["method", *(f"step {step:,}" for step in steps)], rows, caption="Epsilon spent"),
         f.method_keys(study, list(curves)),
     )
-    spent = rounded_up(max(study.row(title).epsilon for title in curves))
+    most = rounded_up(max(study.row(title).epsilon for title in curves))
     return Section(
         "spending",
         "Epsilon over training",
-        f"A run could have stopped earlier for less; at the end ε is {spent}.",
+        f"A run could have stopped earlier for less; at the end ε is {most}.",
         [figure],
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from plumbline.report.measured import rounded_up
+from plumbline.mechanism.rounding import rounded_up
 from plumbline.report.reading import Study
 from plumbline.report.section import Html, Part, Section, Tabs
 
@@ -26,7 +26,7 @@ def section(study: Study) -> Section:
 def _statement(study: Study, title: str) -> str:
     """A statement's paragraphs and lists; its first paragraph is the headline."""
     row = study.row(title)
-    epsilon = rounded_up(row.epsilon)
+    epsilon = rounded_up(row.epsilon, infinite="∞")
     delta = f"{study.recipe.budget.delta:g}"
     figure = (
         f'<p class="epsilon"><span class="number">ε = {epsilon}</span> '

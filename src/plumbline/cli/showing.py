@@ -1,0 +1,61 @@
+"""A finished run as people see it: metrics by group, and the statement."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from plumbline.cli.app import console, show, show_json, show_statement, table
+
+_NUMBERS = 61  # columns that a line of all metrics takes beside the group's name
+
+
+def show_run(result: dict[str, Any], json_: bool) -> None:
+    """A finished run: metrics by group and the statement."""
+    from plumbline.fairness import NOT_COVERED
+
+    if json_:
+        show_json(result)
+        return
+    report = result["report"]
+    console.print(by_group(report))
+    gap = report.get("difference", {}).get("accuracy", {}).get("value")
+    if isinstance(gap, float) and len(report["by_group"]) > 1:
+        show(f"Accuracy differs by {100 * gap:.1f} points between groups.")
+    if report.get("too_small"):
+        show(f"Too few records to judge: {', '.join(report['too_small'])}.")
+    show(f"({NOT_COVERED})")
+    console.print()
+    show_statement(result["statement"])
+    console.print()
+    show(f"In {result['folder']}: the weights, the statement, the result, the ledger.")
+    show(f"Its page: plumbline report {shlex.quote(result['folder'])}")
+
+
+def by_group(report: dict[str, Any]) -> Any:
+    """The metrics of a result's report, a line for each group and one for all."""
+    names = {
+        "accuracy": "accuracy",
+        "loss": "loss",
+        "selection rate": "selected",
+        "true positive rate": "true pos.",
+        "false positive rate": "false pos.",
+    }
+    kept = [name for name in names if isinstance(report["overall"].get(name), float)]
+    if max(map(len, report["by_group"])) + _NUMBERS > console.width:
+        kept = [name for name in kept if name in ("accuracy", "loss")]
+    shown = table("group", "records", *(names[name] for name in kept))
+    lines = dict(report["by_group"])
+    sizes = dict(report["sizes"])
+    if list(lines) != ["all"]:
+        lines["all"], sizes["all"] = report["overall"], sum(sizes.values())
+    for group, values in lines.items():
+        cells = [_number(values[name], name) for name in kept]
+        shown.add_row(group, f"{sizes[group]:,}", *cells)
+    return shown
+
+
+def _number(value: Any, name: str) -> str:
+    if not isinstance(value, float):
+        return "-"
+    return f"{value:.3f}" if name == "loss" else f"{100 * value:.1f}%"
