@@ -19,8 +19,8 @@ from plumbline.mechanism.accountant import Releases
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.random_source import SeededSource
 from plumbline.mechanism.release import FullBatch, GaussianQuery, StepRelease
-from plumbline.mechanism.selection import RandomCount
 from plumbline.mechanism.rounding import rounded_up
+from plumbline.mechanism.selection import RandomCount
 from tests.experiments.small import fields, spec
 
 BUDGET = {"epsilon": 8.0, "delta": 1e-5, "steps": 5, "expected_batch_size": 64}
