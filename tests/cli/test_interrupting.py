@@ -1,12 +1,13 @@
-"""Ctrl-C in a real terminal's way: the signal reaches the command and its workers alike."""
+"""Ctrl-C in a real terminal's way: the signal reaches the command and its workers alike.
+
+No duration decides: whichever process makes the tenth write to a ledger sends the signal itself, so
+that a run is under way however fast it is, and however seldom this process gets a turn.
+"""
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,23 +21,45 @@ def command(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "plumbline", *map(str, arguments)]
 
 
-def interrupted(folder: Path, arguments: list[str], ready: Callable[[], bool]) -> str:
-    """Runs a command, sends Ctrl-C to its whole process group once ready; what it said."""
-    process = subprocess.Popen(
+CTRL_C = """
+import os, signal
+
+sync, written = os.fsync, []
+
+def watched(descriptor):
+    sync(descriptor)
+    if os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")) == "ledger":
+        written.append(descriptor)
+        if len(written) == 10:
+            try:
+                os.close(os.open("pressed", os.O_CREAT | os.O_EXCL))  # by one worker, and once
+            except FileExistsError:
+                return
+            os.killpg(0, signal.SIGINT)
+
+os.fsync = watched
+"""
+"""What every process of the command does as it starts, workers too."""
+
+
+def interrupted(folder: Path, arguments: list[str]) -> str:
+    """Runs a command whose whole process group gets Ctrl-C when it is under way; what it said."""
+    start = folder / "start"
+    start.mkdir()
+    (start / "sitecustomize.py").write_text(CTRL_C)
+    paths = [str(start), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
         command(*arguments),
         cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
         text=True,
+        check=False,
         start_new_session=True,
     )
-    # No duration decides: it waits until the files show that a run is under way, or it has ended.
-    while process.poll() is None and not ready():
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate()
-    assert process.returncode == 130, said
+    said = done.stderr
+    assert (folder / "pressed").exists(), said
+    assert done.returncode == 130, said
     assert "Traceback" not in said
     assert shlex.join(["plumbline", *arguments]) in said
     return said
@@ -51,19 +74,11 @@ def goes_on(folder: Path, arguments: list[str]) -> str:
     return done.stderr
 
 
-def charges(folder: Path) -> Iterator[int]:
-    """How many lines each ledger below a folder has."""
-    for path in folder.rglob("ledger"):
-        yield path.read_bytes().count(b"\n")
-
-
 def test_train(tmp_path: Path) -> None:
     people(tmp_path / "people.csv", 2000)
     arguments = ["train", "--data", "people.csv", "--target", "income", "--epochs", "80"]
     arguments += ["--batch", "400", "--out", "run", "--method", "dpsgd"]
-    said = interrupted(
-        tmp_path, arguments, lambda: any(count > 8 for count in charges(tmp_path / "run"))
-    )
+    said = interrupted(tmp_path, arguments)
     assert "is saved in run" in said
     assert "Going on with the run in run" in goes_on(tmp_path, arguments)
     assert (tmp_path / "run" / "result.json").is_file()
@@ -76,9 +91,7 @@ def test_train(tmp_path: Path) -> None:
 def test_compare(tmp_path: Path) -> None:
     small_recipe(tmp_path, steps=120)
     arguments = ["compare", "small.toml", "--workers", "2", "--no-page"]
-    said = interrupted(
-        tmp_path, arguments, lambda: any(count > 8 for count in charges(tmp_path / "runs"))
-    )
+    said = interrupted(tmp_path, arguments)
     assert "of 4 runs are finished and kept in" in said
     goes_on(tmp_path, arguments)
     assert len(list(tmp_path.rglob("result.json"))) == 4
@@ -90,9 +103,7 @@ def test_tune(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     small_recipe(tmp_path, steps=80)
     arguments = ["tune", "small.toml", "--workers", "2"]
-    said = interrupted(
-        tmp_path, arguments, lambda: any(count > 8 for count in charges(tmp_path / "runs"))
-    )
+    said = interrupted(tmp_path, arguments)
     assert "The search is seeded" in said
     goes_on(tmp_path, arguments)
     assert (tmp_path / "runs" / "small" / "tuned.toml").is_file()
