@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.experiments import Recipe, compare
-from plumbline.mechanism.rounding import rounded_up
+from plumbline.cli import audit
+from plumbline.experiments import Recipe, attacking, compare
 from tests.auditing.planted import half_the_noise
 from tests.cli.calling import Called, small_recipe
 
@@ -59,12 +59,20 @@ def test_finished_runs_are_attacked(call: Called, tmp_path: Path) -> None:
     assert call("audit", "membership", "runs", "--replicates", "5") == 0
     assert "non-private" in call.out
     assert "female" in call.out
-    shown = " ".join(call.out.split())
     assert call("audit", "membership", "runs", "--replicates", "5", "--json") == 0
     assert [len(runs) for runs in call.json["runs"].values()] == [1, 1]
-    assert f"DPSGD {rounded_up(call.json['runs']['DPSGD'][0]['epsilon'])} all" in shown
     one = next(path for path in (tmp_path / "runs").iterdir() if path.name.startswith("DPSGD"))
     assert call("audit", "membership", one, "--replicates", "5") == 0
+
+
+def test_the_claim_beside_an_attack_is_never_below_what_was_spent(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(attacking, "averaged", lambda _: [["all", *"012345"]])
+    audit._show_membership({"DPSGD": (3.0049, []), "free": (float("inf"), [])})
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "DPSGD 3.01 all" in shown
+    assert "free inf all" in shown
 
 
 @pytest.mark.parametrize(
