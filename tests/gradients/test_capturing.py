@@ -736,6 +736,113 @@ class TestEscapes:
             capture(model, losses)
 
 
+def _attention() -> nn.Module:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    return nn.Sequential(layer, nn.Flatten(), nn.Linear(48, 2))
+
+
+def _centred() -> nn.Module:
+    layer = nn.Linear(8, 16, bias=False)
+    parametrize.register_parametrization(layer, "weight", Centre())
+    return nn.Sequential(layer, nn.Tanh(), nn.Linear(16, 2))
+
+
+class Centre(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight - weight.mean(1, keepdim=True)
+
+
+EXTREME: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Callable[[Tensor], Any]]] = {
+    "attention 1e3": (_attention, (6, 8), lambda row: row.mul_(1e3)),
+    "attention 1e6": (_attention, (6, 8), lambda row: row.mul_(1e6)),
+    "attention constant": (_attention, (6, 8), lambda row: row.fill_(1e6)),
+    "hidden by a parametrisation": (_centred, (8,), lambda row: row.fill_(1e6)),
+    "a square that overflows": (
+        lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2)),
+        (8,),
+        lambda row: row.mul_(3e38).clamp_(-3e38, 3e38),
+    ),
+    "one infinite number": (
+        lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 2)),
+        (8,),
+        lambda row: row[:1].fill_(float("inf")),
+    ),
+}  # fmt: skip
+
+
+class TestExtremeRecords:
+    """A record whose gradient is nothing but rounding: the check must neither stop nor miss it."""
+
+    @staticmethod
+    def losses(model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(model(x), labels, reduction="none")
+
+    @pytest.fixture(params=EXTREME)
+    def case(self, request: pytest.FixtureRequest) -> tuple[nn.Module, Tensor, Tensor]:
+        make, shape, change = EXTREME[request.param]
+        torch.manual_seed(0)
+        model, x = make(), torch.randn(101, *shape)
+        change(x[100])
+        return model, x, torch.arange(101) % 2
+
+    def test_does_not_stop_a_capture(self, case: tuple[nn.Module, Tensor, Tensor]) -> None:
+        model, x, labels = case
+        found = capture(model, lambda: self.losses(model, x, labels))
+        others = found.select(torch.arange(100)).materialise()
+        alone = capture(model, lambda: self.losses(model, x[:100], labels[:100])).materialise()
+        for name, rows in alone.items():
+            torch.testing.assert_close(others[name], rows, rtol=1e-3, atol=1e-5)
+
+    def test_does_not_stop_a_capture_of_itself(
+        self, case: tuple[nn.Module, Tensor, Tensor]
+    ) -> None:
+        model, x, labels = case
+        capture(model, lambda: self.losses(model, x[100:], labels[100:]))
+
+    def test_does_not_hide_records_that_mix(self, case: tuple[nn.Module, Tensor, Tensor]) -> None:
+        model, x, labels = case
+
+        def losses() -> Tensor:
+            values = self.losses(model, x, labels)
+            return values + 0.1 * values[:100].roll(1).mean() * values.detach().clamp(0, 1)
+
+        with pytest.raises(EscapedParameterError, match="depend on that record only"):
+            capture(model, losses)
+
+    def test_does_not_hide_an_escape(self, case: tuple[nn.Module, Tensor, Tensor]) -> None:
+        model, x, labels = case
+        kept = model[2].weight
+        with pytest.raises(EscapedParameterError, match=r"'2\.weight'.*kept outside"):
+            capture(model, lambda: self.losses(model, x, labels) + kept.sum())
+
+    def test_leaves_the_check_to_a_later_batch_when_it_is_alone(self) -> None:
+        model, x = _attention(), 1e6 * torch.randn(1, 6, 8)
+        capture(model, lambda: record_losses(model(x)))
+
+        def mixed() -> Tensor:
+            output = model(torch.randn(5, 6, 8))
+            return record_losses(output - output.mean(0))
+
+        with pytest.raises(EscapedParameterError):
+            capture(model, mixed)
+
+    def test_among_records_as_many_as_positions(self) -> None:
+        class SequenceFirst(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.norm, self.last = nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2)
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.last(self.norm(self.first(x.transpose(0, 1)))).mean(0)
+
+        model, x = SequenceFirst(), torch.randn(6, 6, 4)
+        x[5] *= 1e6
+        found = capture(model, lambda: record_losses(model(x))).select(torch.arange(5))
+        truth = loop(model, x[:5])
+        for name, rows in found.materialise().items():
+            torch.testing.assert_close(rows, truth[name], rtol=1e-3, atol=1e-5)
+
+
 class TestAt:
     def test_one_offset_for_all_records(self) -> None:
         model, inputs = _mlp(), torch.randn(5, 4).double()

@@ -366,6 +366,62 @@ def test_a_centred_convolution(left: float) -> None:
     )
 
 
+class Layer(nn.Module):
+    """A layer whose weight is centred, before one that is not."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.head = layer, nn.Linear(16, 2)
+        parametrize.register_parametrization(layer, "weight", Centre())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.layer(x).flatten(1)))
+
+
+class CentredTwice(Layer):
+    """The centred weight's original is used as it is, too: a sum of two kinds of terms."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        original = self.layer.parametrizations.weight.original
+        return super().forward(x) + self.head(torch.tanh(F.linear(1e-3 * torch.tanh(x), original)))
+
+
+HIDING = {
+    "linear": (lambda: Layer(nn.Linear(27, 16, bias=False)), (27,)),
+    "convolution": (lambda: Layer(nn.Conv2d(3, 16, 3, bias=False)), (3, 3, 3)),
+    "two uses": (lambda: CentredTwice(nn.Linear(27, 16, bias=False)), (27,)),
+}
+
+
+@pytest.mark.parametrize("value", [1e4, 1e6, 3e7])
+@pytest.mark.parametrize("kind", HIDING)
+def test_a_record_that_a_parametrisation_hides_among_many(kind: str, value: float) -> None:
+    # Its weight's gradient is constant, so its norm is small; but not in a sum that is centred
+    # afterwards, where the others would be rounded at its size.
+    make, shape = HIDING[kind]
+    torch.manual_seed(0)
+    model, x = make(), torch.randn(4001, *shape)
+    x[0] = value
+    labels = torch.arange(len(x)) % 2
+    found = capture(model, lambda: F.cross_entropy(model(x), labels, reduction="none"))
+    clipped = (BOUND / found.norms()).clamp(max=1)
+    others = clipped.index_fill(0, torch.tensor([0]), 0)
+    together, without = found.sum(clipped), found.sum(others)
+    moved = record_norms({name: (together[name] - without[name])[None] for name in together})
+    assert moved.item() <= BOUND * (1 + 1e-3)
+
+
+def test_only_the_hidden_record_is_kept() -> None:
+    make, shape = HIDING["linear"]
+    model, x = make(), torch.randn(100, *shape)
+    x[0] = 1e6
+    found = capture(model, lambda: model(x).sum(1))
+    name = "layer.parametrizations.weight.original"
+    before = found.term(name).nbytes
+    found.norms()
+    assert found.term(name).nbytes == before + found.term(name).dense_nbytes // 100
+
+
 @cancelling
 def test_pooled_records_that_cancel_each_other(left: float) -> None:
     model = nn.Linear(8, 6, bias=False)

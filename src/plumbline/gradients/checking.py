@@ -6,6 +6,9 @@ signs, and a difference is held against what a sum of unlike gradients would mea
 ``sum_i |r_i g_i|^2``: beside ``sum_i |r_i g_i|`` it would vanish in a large batch. A parameter that
 is used where the capture does not see it shows as a gradient that reached the parameter (or its
 stand-in) itself.
+
+One record must not be able to stop a run. When the two differ, records whose gradients float32
+cannot tell (``unsteady``) are left out, and the rest is compared again.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from plumbline.gradients.rounding import ROUNDINGS, square_rows, unit_roundoff
 from plumbline.gradients.tape import Weight
 from plumbline.gradients.terms import Term
 
@@ -42,8 +46,25 @@ class Probe:
         if together is not None:
             weights = weights[together.to(weights.device)]
         self.weights = weights.to(losses)
+        self._together = together
+        self._left_out = False
         self._reference: dict[str, Tensor | None] = {}
         self._escaped: list[str] = []
+
+    def leave_out(self, rows: Tensor) -> None:
+        """Compares without ``rows`` (``[B]`` bool) from now on, and what is together with them."""
+        if self._together is not None:
+            rows = torch.isin(self._together, self._together[rows])
+        self.weights = self.weights.masked_fill(rows, 0)
+        self._left_out = True
+
+    @property
+    def complete(self) -> bool:
+        """Whether every parameter was compared, and by some record."""
+        references = [value for value in self._reference.values() if value is not None]
+        return bool(self.weights.any()) and all(
+            bool(torch.isfinite(value).all()) for value in references
+        )
 
     def differentiate(
         self,
@@ -84,11 +105,16 @@ class Probe:
         reference = {name: value for name, value in self._reference.items() if value is not None}
         sizes = {name: self._size(term) for name, term in terms.items()}
         scale = sum(size**2 for size in sizes.values()) ** 0.5
+        used = self.weights.nonzero()[:, 0]
         for name, term in terms.items():
-            ours = term.weighted_sum(self.weights)
+            ours = term.select(used).weighted_sum(self.weights[used])
             theirs = reference.get(name, torch.zeros_like(ours)).to(ours.dtype)
-            error, size = float((ours - theirs).double().norm()), sizes[name]
-            if not error <= tolerance(narrow) * (size + 1e-2 * scale):
+            apart = (ours - theirs).double()
+            if self._left_out:
+                # Zero times an input that is not finite: autograd cannot leave a record out there.
+                apart = apart.where(torch.isfinite(theirs), 0)
+            error, size = float(apart.norm()), sizes[name]
+            if not error <= tolerance(narrow) * (size + _SHARE * scale):
                 return Difference(
                     name,
                     f"The captured gradient of the parameter '{name}' differs from autograd's own "
@@ -102,6 +128,39 @@ class Probe:
         """The root of ``sum_i |r_i g_i|^2``, without records whose squares overflow."""
         squares = next(iter(term.norm_kernels().values()))().nan_to_num(0, 0)
         return float((squares * self.weights.double().square()).sum().sqrt())
+
+
+def unsteady(terms: Mapping[str, Term], again: Mapping[str, Term], *, narrow: bool) -> Tensor:
+    """The records that a comparison cannot go by, ``[B]`` bool.
+
+    ``again`` are the gradients of ``ANOTHER_SCALE`` times the losses. Whatever the model does with
+    its records, they must be that multiple of the others, so what is between them is rounding; so
+    is a part of the size at which a gradient enters a sum. A record is steady when its gradient's
+    norm is finite and that is little beside it.
+    """
+    noise, sizes = [], []
+    for name, term in terms.items():
+        apart = [
+            square_rows(again[name].dense(a, b) / ANOTHER_SCALE - term.dense(a, b))
+            for a, b in term.chunks()
+        ]
+        rounded = term.sizes().double() * (ROUNDINGS * unit_roundoff(term.dtype))
+        noise.append(torch.cat(apart).sqrt() + rounded)
+        sizes.append(term.streamed_square_norms())
+    whole = torch.stack(sizes).sum(0).sqrt()
+    allowed = torch.stack(sizes).sqrt() + _SHARE * whole
+    little = torch.stack(noise) <= _STEADY * tolerance(narrow) * allowed
+    return ~(little.all(0) & torch.isfinite(whole))
+
+
+ANOTHER_SCALE = 1.4142135
+"""Not a power of two, by which float32 would round the same way."""
+
+_STEADY = 0.3
+"""The part of the tolerance that a record's own rounding may take up."""
+
+_SHARE = 1e-2
+"""The part of the whole gradient that a parameter's small one is held against."""
 
 
 def tolerance(narrow: bool) -> float:

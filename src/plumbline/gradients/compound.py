@@ -7,13 +7,14 @@ records whose sums cancel by exact ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from plumbline.gradients.kernels import Key
-from plumbline.gradients.rounding import ROUNDINGS, unit_roundoff
+from plumbline.gradients.rounding import ROUNDINGS, SUM_ROUNDINGS, running_slack, unit_roundoff
 from plumbline.gradients.terms import Dense, Term
 
 
@@ -35,8 +36,16 @@ class Compound(Term):
         return Dense(self.all()).pooled(index, groups)
 
     def slack(self) -> Tensor | None:
-        slacks = [slack for part in self.parts if (slack := part.slack()) is not None]
-        return torch.stack(slacks).sum(0) if slacks else None
+        return _added([self._between(), *(part.slack() for part in self.parts)])
+
+    def sum_slack(self) -> Tensor | None:
+        between = self._between()
+        between = None if between is None else running_slack(between, self.positions)
+        return _added([between, *(part.sum_slack() for part in self.parts)])
+
+    def _between(self) -> Tensor | None:
+        """A bound ``[B]`` on the rounding when the parts are put together, if they can cancel."""
+        return None
 
     @property
     def positions(self) -> int:
@@ -86,12 +95,10 @@ class Mixed(Compound):
     def pooled(self, index: Tensor, groups: int) -> Mixed:
         return Mixed([part.pooled(index, groups) for part in self.parts])
 
-    def slack(self) -> Tensor:
+    def _between(self) -> Tensor:
         # The parts can cancel each other: what each is rounded by counts, however exact its sum.
         total = torch.stack([part.sizes().double() for part in self.parts]).sum(0)
-        total = total * (ROUNDINGS * unit_roundoff(self.dtype))
-        within = super().slack()
-        return total if within is None else total + within
+        return total * (ROUNDINGS * unit_roundoff(self.dtype))
 
     def double(self) -> Mixed | None:
         parts = [double for part in self.parts if (double := part.double()) is not None]
@@ -105,7 +112,9 @@ class Pulled(Compound):
     """Gradients of a parametrisation's original, from those of the weight it makes.
 
     ``pull`` maps ``[N, *made]`` gradients of the made weight to ``[N, *shape]`` of the original; it
-    is linear, so a weighted sum is pulled once.
+    is linear, so a weighted sum is pulled once. Until then a record is in that sum at the size of
+    its made gradient, however little of it the parametrisation lets through (a standardised weight
+    takes out the mean), and what is added after it is rounded at that size.
     """
 
     def __init__(self, made: Term, shape: torch.Size, pull: Callable[[Tensor], Tensor]) -> None:
@@ -121,8 +130,33 @@ class Pulled(Compound):
     def weighted_sum(self, weights: Tensor) -> Tensor:
         return self._pull(self.parts[0].weighted_sum(weights)[None])[0]
 
+    def select(self, index: Tensor) -> Term:
+        if len(index) > self.records:
+            return Dense(self.all()[index])  # several views of a record: it is pulled once
+        return Pulled(self.parts[0].select(index), self.shape, self._pull)
+
     def slack(self) -> Tensor | None:
-        return None  # the parametrisation may shrink or stretch it; the made weight's is not ours
+        return None  # rows that are kept are what is released
+
+    def sum_slack(self) -> Tensor | None:
+        entered = self.sizes() * (SUM_ROUNDINGS * unit_roundoff(self.dtype))
+        within = self.parts[0].sum_slack()
+        return _added([entered, None if within is None else within * self._gain])
+
+    def sizes(self) -> Tensor:
+        return self.parts[0].sizes().double() * self._gain
+
+    def double(self) -> Dense | None:
+        # Exact until it is pulled; the parametrisation itself has the parameters' precision.
+        made = self.parts[0].double()
+        return None if made is None else Dense(Pulled(made, self.shape, self._pull).all().double())
+
+    @cached_property
+    def _gain(self) -> float:
+        """By how much the parametrisation stretches a rounding error: one of random direction."""
+        shape, generator = self.parts[0].shape, torch.Generator(self.device).manual_seed(0)
+        error = torch.randn(1, *shape, generator=generator, dtype=self.dtype, device=self.device)
+        return float(self._pull(error).norm() / error.norm())
 
 
 class Patched(Compound):
@@ -157,8 +191,18 @@ class Patched(Compound):
         assert isinstance(patches, Dense)
         return Patched(term.select(index), kept, patches)
 
+    def sum_slack(self) -> Tensor | None:
+        slack = self.parts[0].sum_slack()
+        return None if slack is None else slack.index_fill(0, self._index, 0)
+
     def norm_kernels(self) -> dict[str, Callable[[], Tensor]]:
         return {"stream": self.streamed_square_norms}
+
+
+def _added(slacks: Iterable[Tensor | None]) -> Tensor | None:
+    """The sum of the bounds there are; None without any."""
+    known = [slack for slack in slacks if slack is not None]
+    return torch.stack(known).sum(0) if known else None
 
 
 def merge(terms: Sequence[Term]) -> Term:

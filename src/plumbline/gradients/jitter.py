@@ -57,12 +57,10 @@ class Jittered(Compound):
     def select(self, index: Tensor) -> Jittered:
         return Jittered(self.parts[0].select(index), self._scale, self._seeds[index.cpu()])
 
-    def slack(self) -> Tensor:
+    def _between(self) -> Tensor:
         # The gradient and its noise can cancel: what each is rounded by counts.
         sizes = self.parts[0].sizes().double() + self._scale * (2 + math.sqrt(self.shape.numel()))
-        total = sizes * (ROUNDINGS * unit_roundoff(self.dtype))
-        within = super().slack()
-        return total if within is None else total + within
+        return sizes * (ROUNDINGS * unit_roundoff(self.dtype))
 
     def _noise(self, start: int, stop: int) -> Tensor:
         """The standard Gaussian noise of records ``start .. stop - 1``."""

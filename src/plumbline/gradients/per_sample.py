@@ -18,7 +18,7 @@ from torch import Tensor
 
 from plumbline.gradients.compound import Patched, merge
 from plumbline.gradients.kernels import KERNELS
-from plumbline.gradients.rounding import running_slack, square_rows, unit_roundoff
+from plumbline.gradients.rounding import square_rows, unit_roundoff
 from plumbline.gradients.terms import Dense, Term
 
 _CANCELLED = 5e-5
@@ -275,13 +275,11 @@ def _guarded(squares: Tensor, term: Term, held: Term) -> tuple[Tensor, Term]:
     What is kept is what will be released, so its rounding only has to be told from the truth. What
     is computed again for the sum may round otherwise, and every time the same way.
     """
-    slack = term.slack()
+    kept = isinstance(held, Dense)
+    slack = term.slack() if kept else term.sum_slack()
     if slack is None:
         return squares, held
     norms = squares.sqrt()
-    kept = isinstance(held, Dense)
-    if not kept:
-        slack = running_slack(slack, term.positions)
     cancelled = slack > (_CANCELLED if kept else _RELEASED) * norms
     if bool(cancelled.any()):
         index = (cancelled & torch.isfinite(slack) & (slack > 0)).nonzero()[:, 0]

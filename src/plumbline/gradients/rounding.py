@@ -56,6 +56,10 @@ def sum_slack(squares: RowSquares, positions: int, dtype: torch.dtype) -> Tensor
 ROUNDINGS = 8.0
 """Roundings of a term's size that a blocked sum is taken to carry; a running sum has up to T."""
 
+SUM_ROUNDINGS = 256.0
+"""Roundings of a record's size that the sum over the records is taken to carry when that size stays
+in it: those of 256 records that all go one way, or of 65,536 that do not."""
+
 
 def running_slack(slack: Tensor, positions: int) -> Tensor:
     """The bound on a sum whose every rounding may go the same way, from the blocked sum's."""

@@ -383,7 +383,10 @@ class Tape:
         return output
 
     def backward(self, total: Tensor, *, keep: bool = False) -> None:
-        """The one backward pass: fills the terms of every weight."""
+        """The one backward pass: fills the terms of every weight.
+
+        With ``keep`` the graph stays, for another pass.
+        """
         self._recording = False  # checkpointed segments run forward again now
         try:
             gradients = torch.autograd.grad(
@@ -402,8 +405,14 @@ class Tape:
             for gradient, terms in zip(gradients, self._terms, strict=True):
                 if gradient is not None:
                     terms(gradient)
-        while self.made:
-            self.made.pop().settle()
+        for made in reversed(self.made):
+            made.settle()
+        if not keep:
+            self.release()
+
+    def release(self) -> None:
+        """Lets go of the graph."""
+        self.made.clear()
         self._terms.clear()
         self._edges.clear()
         self._read.clear()

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from plumbline.gradients.kernels import Key, bucket
-from plumbline.gradients.rounding import RowSquares, square_rows, sum_slack
+from plumbline.gradients.rounding import RowSquares, running_slack, square_rows, sum_slack
 
 CHUNK_BYTES = 1 << 21
 """Per-record temporaries are made a few records at a time, to stay in a core's cache."""
@@ -77,6 +77,11 @@ class Term(ABC):
     def slack(self) -> Tensor | None:
         """Per record, a bound ``[B]`` on the rounding error of its gradient's norm, if not tiny."""
         return None
+
+    def sum_slack(self) -> Tensor | None:
+        """The same for its share of ``weighted_sum``, whose roundings may all go one way."""
+        slack = self.slack()
+        return None if slack is None else running_slack(slack, self.positions)
 
     def sizes(self) -> Tensor:
         """The norm of each record's gradient, ``[B]``, or a cheap bound above it."""

@@ -146,6 +146,10 @@ class Convolved(Term):
         overlap = self.shape[2:].numel()
         return product_slack(self._back_squares(), square_rows(self.inputs), self.dtype, overlap)
 
+    def sizes(self) -> Tensor:
+        overlap = self.shape[2:].numel()
+        return (self._back_squares() * square_rows(self.inputs) * overlap).sqrt()
+
     def double(self) -> Convolved:
         return Convolved(self.inputs.double(), self.back.double(), self.shape, self.geometry)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from plumbline.gradients.errors import BatchDimensionError, CaptureError
 from plumbline.gradients.layers import ANYTHING, handles
@@ -103,9 +103,19 @@ def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int
         values[place] = _by_record(call.leaves[place], layout, flat)
     places = list(values)
 
-    def one(*slices: Any) -> Any:
-        result = call(dict(zip(places, slices, strict=True)))
-        return tree_map(lambda part: _drop_record_axis(part, axis, flat, call, weights), result)
+    leaves: list[Any] = []
+    spec: Any = None
+
+    def one(*slices: Any) -> list[Tensor]:
+        # Tensors only, as vmap wants: what else there is (None for attention weights that nobody
+        # asked for) is the same for every record.
+        nonlocal leaves, spec
+        leaves, spec = tree_flatten(call(dict(zip(places, slices, strict=True))))
+        return [
+            _drop_record_axis(part, axis, flat, call, weights)
+            for part in leaves
+            if isinstance(part, Tensor)
+        ]
 
     def restore(result: Tensor) -> Tensor:
         return result.flatten(0, 1) if flat else result.movedim(0, axis)
@@ -117,13 +127,15 @@ def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int
         raise
     except (RuntimeError, ValueError, NotImplementedError) as reason:
         result = _loop(tape, one, list(values.values()), next(iter(weights.values())), reason)
-    for part in tree_leaves(result):
-        if isinstance(part, Tensor) and part.is_floating_point():
+    for part in result:
+        if part.is_floating_point():
             tape.computed(part)
     # Under autocast, vmap may return in float32 what was computed with fewer bits.
     device = next(iter(values.values())).device.type
     tape.narrow = tape.narrow or torch.is_autocast_enabled(device)
-    return tree_map(restore, result)
+    restored = (restore(part) for part in result)
+    parts = [next(restored) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    return tree_unflatten(parts, spec)
 
 
 def _by_record(tensor: Tensor, layout: Layout, flat: bool) -> Tensor:
@@ -136,9 +148,9 @@ def _by_record(tensor: Tensor, layout: Layout, flat: bool) -> Tensor:
 
 
 def _drop_record_axis(
-    part: Any, axis: int, flat: bool, call: _Call, weights: dict[int, Weight]
-) -> Any:
-    if not isinstance(part, Tensor) or flat:
+    part: Tensor, axis: int, flat: bool, call: _Call, weights: dict[int, Weight]
+) -> Tensor:
+    if flat:
         return part
     if part.dim() <= axis or part.shape[axis] != 1:
         names = ", ".join(f"'{weight.name}'" for weight in weights.values())
@@ -152,8 +164,12 @@ def _drop_record_axis(
 
 
 def _loop(
-    tape: Tape, one: Callable[..., Any], values: list[Tensor], weight: Weight, reason: Exception
-) -> Any:
+    tape: Tape,
+    one: Callable[..., list[Tensor]],
+    values: list[Tensor],
+    weight: Weight,
+    reason: Exception,
+) -> list[Tensor]:
     why = str(reason).splitlines()[0]
     try:
         rows = [one(*(value[record] for value in values)) for record in range(tape.records)]
@@ -173,7 +189,7 @@ def _loop(
             f"({why}); it runs record by record instead, which is slow.",
             stacklevel=2,
         )
-    return tree_map(lambda *parts: torch.stack(parts), *rows)
+    return [torch.stack(parts) for parts in zip(*rows, strict=True)]
 
 
 def _in_place(func: Callable[..., Any]) -> Callable[..., Any] | None:
