@@ -30,10 +30,10 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes, *, permissions: int = 0o666) -> None:
     """Writes a file so that it is whole or not there."""
     with _in_words("write", path):
-        put(path, data)
+        put(path, data, permissions=permissions)
 
 
 def write_text(path: Path, text: str) -> None:
