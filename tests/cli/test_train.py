@@ -31,7 +31,7 @@ def test_a_run_leaves_everything_in_its_folder(call: Called, tmp_path: Path) -> 
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "settings.json", "result.json", "metrics.jsonl", "model.pt", "statement.txt", "ledger",
-        "manifest.json", "versions.json", "data.PRIVATE",
+        "manifest.json", "versions.json", "data.PRIVATE", "encoding.json",
     }  # fmt: skip
     result = json.loads((folder / "result.json").read_text())
     assert result["steps"] == 12
@@ -47,6 +47,7 @@ def test_a_run_leaves_everything_in_its_folder(call: Called, tmp_path: Path) -> 
     assert "epsilon = 8.00" in statement
     # What the reading of the table took from the private rows is repeated.
     assert "the lowest and highest value of age, hours: computed from" in statement
+    assert "- encoding.json, which holds what is computed from the training records" in statement
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 13))
     assert "Delta is 1e-4: a tenth of 1 in 320" in call.err

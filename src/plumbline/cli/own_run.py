@@ -1,9 +1,9 @@
 """A run on a person's own table, in a folder of its own.
 
 The folder holds the settings, digests of the data, the ledger, a checkpoint while the run is not
-finished, metrics along the way, and in the end the weights, the privacy statement and the result,
-which is written last. Started again with the same settings and data a run goes on from its
-checkpoint; with others it is refused.
+finished, metrics along the way, and in the end the weights, how rows become numbers, the privacy
+statement and the result, which is written last. Started again with the same settings and data a run
+goes on from its checkpoint; with others it is refused.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from plumbline.cli.own_table import OwnTable
 from plumbline.cli.stopping import BetweenSteps, stopping_between_steps
 from plumbline.experiments.files import (
     CHECKPOINT,
+    ENCODING,
     RESULT,
     SETTINGS,
     VERSIONS,
@@ -131,6 +132,11 @@ class OwnRun:
         model = models.build(name, **options)
         optimizer = OptimizerPart(name=self.optimizer, learning_rate=self.learning_rate)
         train = self.table.splits.train
+        if train.not_covered:
+            train.not_covered += (
+                f"{ENCODING}, which holds what is computed from the training records here, and "
+                "which the model needs for new rows",
+            )
         settings: dict[str, Any] = {
             "loss": torch.nn.CrossEntropyLoss(reduction="none"),
             "method": self.method,
@@ -203,6 +209,8 @@ class OwnRun:
 
     def _write(self, private: Private, ledger: Ledger, found: dict[str, Any]) -> None:
         write_json(self.folder / VERSIONS, versions())
+        assert self.table.splits.encoding is not None
+        write_json(self.folder / ENCODING, self.table.splits.encoding.plain())
         finish(
             self.folder,
             private.model,
