@@ -10,8 +10,8 @@ from plumbline.cli.app import Stopped, app, console, show_statement, tiny
 from tests.cli.calling import Called
 
 COMMANDS = (
-    "compare", "train", "diagnose", "tune", "reproduce", "report", "budget", "methods", "ledger",
-    "verify",
+    "compare", "train", "predict", "diagnose", "tune", "reproduce", "report", "budget", "methods",
+    "ledger", "verify",
 )  # fmt: skip
 
 

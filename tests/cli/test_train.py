@@ -1,5 +1,6 @@
 """``plumbline train``: a person's own table, from the file to the statement."""
 
+import hashlib
 import json
 import signal
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_a_run_leaves_everything_in_its_folder(call: Called, tmp_path: Path) -> 
     names = {path.name for path in folder.iterdir()}
     assert names == {
         "settings.json", "result.json", "metrics.jsonl", "model.pt", "statement.txt", "ledger",
-        "manifest.json", "versions.json",
+        "manifest.json", "versions.json", "data.PRIVATE", "encoding.json",
     }  # fmt: skip
     result = json.loads((folder / "result.json").read_text())
     assert result["steps"] == 12
@@ -46,6 +47,7 @@ def test_a_run_leaves_everything_in_its_folder(call: Called, tmp_path: Path) -> 
     assert "epsilon = 8.00" in statement
     # What the reading of the table took from the private rows is repeated.
     assert "the lowest and highest value of age, hours: computed from" in statement
+    assert "- encoding.json, which holds what is computed from the training records" in statement
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, 13))
     assert "Delta is 1e-4: a tenth of 1 in 320" in call.err
@@ -75,6 +77,84 @@ def test_a_finished_run_is_read_and_another_refused(call: Called) -> None:
     assert call(*SHORT, "--epsilon", "1") == 2
     assert "epsilon is 1.0 now and was 3.0" in call.err
     assert "--out" in call.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--drop", "hours"], "columns is ['age', 'city', 'sex'] now and was ['age', 'city'"),
+        (["--drop", "city"], "drop is ['city'] now and was []"),
+        (["--categorical", "hours"], "categorical is ['hours'] now and was []"),
+        (["--missing", "drop"], "missing is 'drop' now and was 'error'"),
+        (["--missing-value", "?"], "missing_values is ['', '?'] now and was ['']"),
+        (["--test", "later.csv"], "test is 'later.csv' now and was None"),
+    ],
+)
+def test_a_finished_run_is_not_that_of_other_columns(
+    call: Called, tmp_path: Path, options: list[str], words: str
+) -> None:
+    people(tmp_path / "later.csv", 100)
+    run = [*SHORT[: SHORT.index("--epochs")], "--batch", "320", "--epochs", "1", "--out", "run"]
+    assert call(*run) == 0
+    assert call(*run, *options) == 2
+    assert words in call.err
+
+
+def flip(path: Path) -> None:
+    """Every label becomes the other."""
+    text = path.read_text().replace(",low\n", ",?\n").replace(",high\n", ",low\n")
+    path.write_text(text.replace(",?\n", ",high\n"))
+
+
+def test_a_finished_run_is_not_that_of_other_rows(call: Called, tmp_path: Path) -> None:
+    test = people(tmp_path / "later.csv", 100)
+    run = [*SHORT, "--test", "later.csv"]
+    assert call(*run) == 0
+    for path, option in ((tmp_path / "people.csv", "--data"), (test, "--test")):
+        before = path.read_text()
+        flip(path)
+        assert call(*run) == 2
+        assert f"the content of {path.name} ({option}) is not what the run was started" in call.err
+        assert call.err.count("is not what") == 1
+        path.write_text(before)
+    assert call(*run) == 0
+    assert "This run is finished" in call.err
+
+
+def test_a_run_does_not_go_on_with_other_rows(
+    call: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(own_run._Log, "after_step", lambda *_: signal.raise_signal(signal.SIGINT))
+        assert call(*SHORT) == 130
+    flip(tmp_path / "people.csv")
+    charged = (tmp_path / "run" / "ledger").read_bytes()
+    assert call(*SHORT) == 2
+    assert "the content of people.csv (--data) is not what the run was started on" in call.err
+    assert (tmp_path / "run" / "ledger").read_bytes() == charged
+    flip(tmp_path / "people.csv")
+    assert call(*SHORT) == 0
+    assert "Going on with the run in run, from step 1." in call.err
+
+
+def test_the_digest_of_the_data_is_in_no_file_to_be_published(call: Called, tmp_path: Path) -> None:
+    assert call(*SHORT) == 0
+    digest = hashlib.sha256((tmp_path / "people.csv").read_bytes()).hexdigest()
+    having = [p for p in (tmp_path / "run").iterdir() if digest in p.read_text(errors="replace")]
+    assert [path.name for path in having] == ["data.PRIVATE"]
+    (kept,) = having
+    assert kept.read_text().startswith("PRIVATE: ")
+    assert "never publish it" in kept.read_text()
+    assert kept.stat().st_mode & 0o077 == 0
+    assert "PRIVATE" not in (tmp_path / "run" / "manifest.json").read_text()
+    # Nor can a category be read from the settings: only what the columns are called.
+    assert "Oslo" not in (tmp_path / "run" / "settings.json").read_text()
+    kept.write_text("PRIVATE: [")
+    assert call(*SHORT) == 1
+    assert "data.PRIVATE is damaged" in call.err
+    kept.unlink()
+    assert call(*SHORT) == 2
+    assert "data.PRIVATE, which would tell whether the data are the same, is not there" in call.err
 
 
 def test_ctrl_c_stops_after_a_step_and_the_same_command_goes_on(

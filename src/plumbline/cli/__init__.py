@@ -8,6 +8,7 @@ from plumbline.cli import (
     diagnose,
     ledger,
     methods,
+    predict,
     report,
     reproduce,
     train,
@@ -21,6 +22,7 @@ __all__ = ["app", "main"]
 _ORDER = (
     compare,
     train,
+    predict,
     diagnose,
     tune,
     reproduce,

@@ -1,22 +1,26 @@
 """A run on a person's own table, in a folder of its own.
 
-The folder holds the settings, the ledger, a checkpoint while the run is not finished, metrics along
-the way, and in the end the weights, the privacy statement and the result, which is written last.
-Started again with the same settings a run goes on from its checkpoint; with others it is refused.
+The folder holds the settings, digests of the data, the ledger, a checkpoint while the run is not
+finished, metrics along the way, and in the end the weights, how rows become numbers, the privacy
+statement and the result, which is written last. Started again with the same settings and data a run
+goes on from its checkpoint; with others it is refused.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plumbline.cli.app import Stopped, WrongUse, aside, note, same_command
+from plumbline.cli.own_files import changed_files, keep_digests
 from plumbline.cli.own_table import OwnTable
 from plumbline.cli.stopping import BetweenSteps, stopping_between_steps
 from plumbline.experiments.files import (
     CHECKPOINT,
+    ENCODING,
     RESULT,
     SETTINGS,
     VERSIONS,
@@ -46,6 +50,7 @@ class OwnRun:
 
     Attributes:
         table: The data.
+        files: The files that it was read from, by the option that named them.
         method: The method, built.
         settings: Everything that decides the result, as plain values by name; stored.
         budget: How much privacy.
@@ -60,6 +65,7 @@ class OwnRun:
     """
 
     table: OwnTable
+    files: Mapping[str, Path]
     method: Method
     settings: dict[str, Any]
     budget: Budget
@@ -101,13 +107,15 @@ class OwnRun:
                 for name in sorted(self.settings.keys() | stored.keys())
                 if self.settings.get(name) != stored.get(name)
             ]
+            other += changed_files(self.folder, self.files)
             if other:
                 raise WrongUse(
-                    f"{self.folder} holds a run with other settings: {'; '.join(other)}. Give "
-                    "another folder with --out, or the settings of that run to go on with it."
+                    f"{self.folder} holds another run: {'; '.join(other)}. Give another folder "
+                    "with --out, or the settings and the data of that run to go on with it."
                 )
             return
         make_folder(self.folder)
+        keep_digests(self.folder, self.files)  # first: a folder with settings always has them
         write_json(path, self.settings)
 
     def _started(self, ledger: Ledger) -> Private:
@@ -123,6 +131,11 @@ class OwnRun:
         model = models.build(name, **options)
         optimizer = OptimizerPart(name=self.optimizer, learning_rate=self.learning_rate)
         train = self.table.splits.train
+        if train.not_covered:
+            train.not_covered += (
+                f"{ENCODING}, which holds what is computed from the training records here, and "
+                "which the model needs for new rows",
+            )
         settings: dict[str, Any] = {
             "loss": torch.nn.CrossEntropyLoss(reduction="none"),
             "method": self.method,
@@ -195,6 +208,8 @@ class OwnRun:
 
     def _write(self, private: Private, ledger: Ledger, found: dict[str, Any]) -> None:
         write_json(self.folder / VERSIONS, versions())
+        assert self.table.splits.encoding is not None
+        write_json(self.folder / ENCODING, self.table.splits.encoding.plain())
         finish(
             self.folder,
             private.model,

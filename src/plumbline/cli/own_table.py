@@ -42,11 +42,13 @@ class OwnTable:
         splits: Its training and held-out part.
         sensitive: The columns of the groups; of several, the groups are the intersections.
         found: Columns taken as categorical because they hold text.
+        columns: Those that are learned from, in the order of the file.
     """
 
     splits: Splits
     sensitive: tuple[str, ...]
     found: tuple[str, ...]
+    columns: tuple[str, ...]
 
     def groups(self, part: Part) -> Tensor | None:
         """Each record's group, ``[n]``, by its number among ``group_names``."""
@@ -157,7 +159,7 @@ def read_own_table(
         for python, here in _OPTIONS.items():
             text = text.replace(python, here)
         raise WrongUse(text) from error
-    return OwnTable(splits, tuple(sensitive), found)
+    return OwnTable(splits, tuple(sensitive), found, tuple(used))
 
 
 def _column(table: Table, name: str, path: Path) -> None:

@@ -279,13 +279,20 @@ def train(
         note(f"No guarantee: {built.unbounded_reason}.")
     run = OwnRun(
         table=rows,
+        files={"--data": data, **({} if test is None else {"--test": test})},
         method=built,
         settings={
             "data": data.name,
             "records": records,
             "target": target,
             "sensitive": list(sensitive or []),
-            "features": len(rows.splits.features),
+            # Names of columns, not of categories: those are of the rows, and this is published.
+            "columns": list(rows.columns),
+            "categorical": sorted(set(categorical or [])),
+            "drop": sorted(set(drop or [])),
+            "missing": missing,
+            "missing_values": sorted(set(absent)),
+            "test": None if test is None else test.name,
             "method": name,
             "method_settings": values,
             "epsilon": epsilon,

@@ -22,6 +22,7 @@ from plumbline.data.files import DataError, data_folder
 from plumbline.data.getting import get
 from plumbline.data.hashing import hashed
 from plumbline.data.image_folder import image_folder as from_images
+from plumbline.data.table_encoding import TableEncoding, read_encoding
 from plumbline.data.tables import from_table
 from plumbline.data.text import Vocabulary, corpus
 from plumbline.data.wrapped import from_torch
@@ -31,6 +32,7 @@ __all__ = [
     "DataError",
     "Part",
     "Splits",
+    "TableEncoding",
     "Vocabulary",
     "corpus",
     "data_folder",
@@ -42,4 +44,5 @@ __all__ = [
     "hashed",
     "load",
     "random_vectors",
+    "read_encoding",
 ]

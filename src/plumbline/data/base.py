@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset
 
 from plumbline.data.files import File
+
+if TYPE_CHECKING:
+    from plumbline.data.table_encoding import TableEncoding
 
 Prepare = Callable[[Tensor], Tensor]
 _AT_ONCE = 4096  # records that a model sees at a time, where it is only judged
@@ -131,6 +134,7 @@ class Splits:
         groups: The groups' names, by value of ``sensitive_features``; empty without groups.
         constants: Where the numbers of the preprocessing come from.
         features: The names of x's columns, where x is a table.
+        encoding: How rows of that table become x; None for others.
     """
 
     name: str
@@ -140,6 +144,7 @@ class Splits:
     groups: tuple[str, ...] = ()
     constants: tuple[Constant, ...] = ()
     features: tuple[str, ...] = ()
+    encoding: TableEncoding | None = None
 
     def __post_init__(self) -> None:
         self.train.not_covered = self.not_covered
@@ -147,7 +152,12 @@ class Splits:
     @property
     def not_covered(self) -> tuple[str, ...]:
         """What the privacy statement must list: numbers computed from the private records."""
-        return tuple(str(one) for one in self.constants if one.source == "training")
+        return not_covered(self.constants)
+
+
+def not_covered(constants: Iterable[Constant]) -> tuple[str, ...]:
+    """Those that were computed from the private records, in words."""
+    return tuple(str(one) for one in constants if one.source == "training")
 
 
 Loader = Callable[..., Splits]

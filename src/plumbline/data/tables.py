@@ -19,10 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plumbline.data.base import Constant, Part, Splits
-from plumbline.data.encoding import Where, check_one_of, codes, one_hot, split, to_unit_range
+from plumbline.data.base import Constant, Part, Splits, not_covered
+from plumbline.data.encoding import Where, check_one_of, codes, split
 from plumbline.data.files import DataError
+from plumbline.data.table_encoding import Categorical, Numeric, TableEncoding, to_numbers
 from plumbline.data.table_files import Chunk, Table, read_table
+
+_NO_NUMBER = " If the column is categorical, name it in categorical=; if it is of no use, in drop=."
 
 
 def from_table(
@@ -94,7 +97,15 @@ def from_table(
     numeric = [name for name in features if name not in categories]
     _check_kinds(numeric, categories, dict(ranges or {}), target)
     encoder = _Encoder(
-        own, training, target, sensitive, features, categories, dict(ranges or {}), classes
+        own,
+        training,
+        target,
+        sensitive,
+        features,
+        categories,
+        dict(ranges or {}),
+        classes,
+        missing_values,
     )
     everything = encoder.records(own)
     return Splits(
@@ -103,10 +114,11 @@ def from_table(
         _part(everything, slice(training, None))
         if other is None
         else _part(encoder.records(other), slice(None)),
-        classes=encoder.classes,
+        classes=encoder.encoding.classes,
         groups=encoder.groups,
         constants=encoder.constants,
-        features=encoder.names,
+        features=encoder.encoding.features,
+        encoding=encoder.encoding,
     )
 
 
@@ -161,59 +173,53 @@ class _Encoder:
         categories: dict[str, list[str] | None],
         ranges: dict[str, tuple[float, float]],
         classes: Sequence[object] | None,
+        missing_values: Sequence[str],
     ) -> None:
-        self._target, self._sensitive, self._features = target, sensitive, features
-        self._declared = {name for name, values in categories.items() if values is not None}
+        declared = {name for name, values in categories.items() if values is not None}
         numeric = [name for name in features if name not in categories and name not in ranges]
         unknown = [name for name, values in categories.items() if values is None]
         wanted = [*unknown, *([target] if classes is None else [])]
         found = _Found.of(rows, training, numeric, wanted)
-        self._values = {
-            name: sorted(found.values[name]) if values is None else values
-            for name, values in categories.items()
+        values = {
+            name: sorted(found.values[name]) if given is None else given
+            for name, given in categories.items()
         }
-        self._ranges = ranges | found.ranges
-        self.classes = tuple(sorted(found.values[target]) if classes is None else _texts(classes))
-        self.groups = () if sensitive is None else tuple(self._values[sensitive])
-        self.names = tuple(name for feature in features for name in self._named(feature))
-        coded = [name for name in self._values if name in features or name == sensitive]
+        ends = ranges | found.ranges
+        coded = [name for name in values if name in features or name == sensitive]
+        self._sensitive = sensitive
+        self.groups = () if sensitive is None else tuple(values[sensitive])
         self.constants = (
-            *_constants("the categories of", coded, self._declared),
-            *_constants("the lowest and highest value of", self._ranges, set(ranges)),
+            *_constants("the categories of", coded, declared),
+            *_constants("the lowest and highest value of", ends, set(ranges)),
             *_constants("the classes of", [target], set() if classes is None else {target}),
+        )
+        self.encoding = TableEncoding(
+            target=target,
+            classes=tuple(sorted(found.values[target]) if classes is None else _texts(classes)),
+            columns=tuple(
+                Numeric(name, *ends[name])
+                if name in ends
+                else Categorical(name, tuple(values[name]), name in declared)
+                for name in features
+            ),
+            missing_values=tuple(missing_values),
+            not_covered=not_covered(self.constants),
         )
 
     def records(self, rows: _Rows) -> _Records:
         """The rows as numbers: x ``[n, features]``, y ``[n]`` and the groups ``[n]``."""
-        x = torch.empty(len(rows.rows), len(self.names))
+        x = torch.empty(len(rows.rows), len(self.encoding.features))
         y = torch.empty(len(x), dtype=torch.int64)
         group = None if self._sensitive is None else torch.empty_like(y)
         for chunk, places in rows.pieces():
-            x[places] = torch.cat([self._encoded(rows, chunk, name) for name in self._features], 1)
-            y[places] = self._codes(rows, chunk, self._target, self.classes)
+            x[places] = self.encoding.encode(chunk, rows.where(chunk), _NO_NUMBER)
+            y[places] = self._codes(rows, chunk, self.encoding.target, self.encoding.classes)
             if self._sensitive is not None and group is not None:
                 group[places] = self._codes(rows, chunk, self._sensitive, self.groups)
         return x, y, group
 
     def _codes(self, rows: _Rows, chunk: Chunk, name: str, values: Sequence[str]) -> Tensor:
         return codes(chunk.columns[name], values, name, rows.where(chunk))
-
-    def _encoded(self, rows: _Rows, chunk: Chunk, name: str) -> Tensor:
-        if name in self._ranges:
-            numbers = _numbers(rows, chunk, name)
-            return to_unit_range(numbers, self._ranges[name])[:, None]
-        cells, values = chunk.columns[name], self._values[name]
-        if name in self._declared:
-            return one_hot(cells, values, name, rows.where(chunk))
-        # A category that only test rows have is a row of zeros. (No cell is a blank.)
-        known = set(values)
-        cells = [cell if cell in known else " " for cell in cells]
-        return one_hot(cells, [*values, " "], name)[:, :-1]
-
-    def _named(self, name: str) -> list[str]:
-        if name in self._ranges:
-            return [name]
-        return [f"{name}={value}" for value in self._values[name]]
 
 
 @dataclass
@@ -232,7 +238,8 @@ class _Found:
         for chunk, places in rows.pieces() if numeric or others else ():
             own = (places < training).nonzero()[:, 0]
             for name in numeric if len(own) else ():
-                numbers = _numbers(rows, chunk, name)[own]
+                cells, where = chunk.columns[name], rows.where(chunk)
+                numbers = to_numbers(cells, name, where, _NO_NUMBER)[own]
                 low, high = found.ranges.get(name, (math.inf, -math.inf))
                 found.ranges[name] = (
                     min(low, float(numbers.min())),
@@ -322,30 +329,6 @@ def _complete(table: Table, used: Sequence[str], missing: str, values: Sequence[
             "drop=[...]."
         )
     return torch.cat(kept)
-
-
-def _numbers(rows: _Rows, chunk: Chunk, name: str) -> Tensor:
-    """A numeric column, ``[R]`` of float64."""
-    cells = chunk.columns[name]
-    try:
-        numbers = np.array(list(map(float, cells)))
-    except ValueError:
-        numbers = np.array([math.nan])
-    if not np.isfinite(numbers).all():
-        place = next(place for place, cell in enumerate(cells) if not _is_finite(cell))
-        raise DataError(
-            f"The column '{name}' has {cells[place]!r} in {rows.where(chunk)(place)}, which is no "
-            "finite number. If the column is categorical, name it in categorical=; if it is of no "
-            "use, in drop=."
-        )
-    return torch.from_numpy(numbers)
-
-
-def _is_finite(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False
 
 
 def _constants(what: str, names: Iterable[str], declared: set[str]) -> list[Constant]:

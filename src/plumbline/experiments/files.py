@@ -17,6 +17,7 @@ from plumbline.training.checkpoint_file import advice, put
 RECIPE, SETTINGS, VERSIONS = "recipe.json", "settings.json", "versions.json"
 METRICS, CHECKPOINT, MODEL = "metrics.jsonl", "checkpoint.pt", "model.pt"
 STATEMENT, RESULT = "statement.txt", "result.json"
+ENCODING = "encoding.json"  # of a run on a table: how its rows become numbers
 
 
 class FileError(RuntimeError):
@@ -29,10 +30,10 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes, *, permissions: int = 0o666) -> None:
     """Writes a file so that it is whole or not there."""
     with _in_words("write", path):
-        put(path, data)
+        put(path, data, permissions=permissions)
 
 
 def write_text(path: Path, text: str) -> None:

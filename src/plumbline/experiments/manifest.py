@@ -15,6 +15,7 @@ from pathlib import Path
 
 from plumbline.experiments.files import (
     CHECKPOINT,
+    ENCODING,
     METRICS,
     MODEL,
     RECIPE,
@@ -31,7 +32,9 @@ from plumbline.mechanism.ledger import Position
 MANIFEST = "manifest.json"
 FORMAT = 1
 _BLOCK = 1 << 20
-_ALWAYS = (RECIPE, SETTINGS, VERSIONS, METRICS, "diagnostics.jsonl", MODEL, STATEMENT, RESULT)
+_ALWAYS = (
+    RECIPE, SETTINGS, VERSIONS, METRICS, "diagnostics.jsonl", ENCODING, MODEL, STATEMENT, RESULT,
+)  # fmt: skip
 # A ledger may be charged further, and the checkpoint goes when the run is finished.
 _LEFT_OUT = ("ledger", CHECKPOINT, MANIFEST)
 

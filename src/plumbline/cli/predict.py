@@ -1,0 +1,176 @@
+"""``plumbline predict``: what the model of a run on a table says of new rows."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from plumbline.cli.app import Json, WrongUse, app, console, examples, note, show, show_json, table
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from plumbline.data import TableEncoding
+    from plumbline.data.table_encoding import Column
+    from plumbline.data.table_files import Table
+
+PREDICTION, PROBABILITY = "prediction", "probability_"
+
+
+@app.command(
+    epilog=examples(
+        "plumbline predict runs/my-global_adapt --data new.csv",
+        "plumbline predict runs/my-global_adapt --data new.parquet --out scored.csv",
+    )
+)
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run of train --data.")],
+    data: Annotated[
+        Path, typer.Option(help="A csv or parquet file with the columns that it learned from.")
+    ],
+    out: Annotated[Path, typer.Option(help="The csv file to write.")] = Path("predictions.csv"),
+    missing: Annotated[
+        Literal["error", "drop"], typer.Option(help="What to do with rows that lack a value.")
+    ] = "error",
+    json_: Json = False,
+) -> None:
+    """Writes the rows of a table with the class that the model predicts, and its probabilities.
+
+    A category that the training rows had not counts as none, and a number outside their range as
+    its nearer end, as in training; it is said where that happens. The column of the classes need
+    not be there, and is not looked at.
+    """
+    from plumbline.data import DataError
+    from plumbline.data.table_files import read_table
+
+    if out.resolve() == data.resolve():
+        raise WrongUse(f"--out is {out}, the data itself; give another file.")
+    model, encoding = _trained(run)
+    try:
+        rows = read_table(data)
+        taken = [name for name in _added(encoding) if name in rows.names]
+        if taken:
+            raise WrongUse(f"{data} has a column '{taken[0]}' already; rename it, or leave it out.")
+        counts, unseen = _write(out, model, encoding, rows, missing)
+    except DataError as error:
+        text = str(error).replace("or leave their rows out", "or say --missing drop")
+        raise WrongUse(text) from error
+    said = {one.name: _said(one, unseen[one.name]) for one in encoding.columns if unseen[one.name]}
+    if json_:
+        predicted = {name: counts[name] for name in encoding.classes}
+        found = {"out": str(out), "rows": counts.total(), "predicted": predicted, "unseen": said}
+        show_json(found)
+        return
+    for words in said.values():
+        note(words)
+    shown = table("predicted", "rows")
+    for name in encoding.classes:
+        shown.add_row(name, f"{counts[name]:,}")
+    console.print(shown)
+    show(f"{counts.total():,} rows, with the probability of each class, are in {out}.")
+
+
+def _trained(folder: Path) -> tuple[nn.Module, TableEncoding]:
+    """The model of a finished run, and how rows become what it sees."""
+    import torch
+
+    from plumbline import models
+    from plumbline.data import DataError, read_encoding
+    from plumbline.experiments.files import ENCODING, MODEL, RESULT, FileError, read_json
+
+    if not (folder / RESULT).is_file():
+        raise WrongUse(
+            f"{folder} has no {RESULT}: it is not the folder of a run, or the run is not finished. "
+            "The command that started it goes on with it."
+        )
+    if not (folder / ENCODING).is_file():
+        raise WrongUse(
+            f"{folder} has no {ENCODING}, which says how rows become numbers. Runs of `plumbline "
+            "train --data` leave one; those of a recipe do not, nor did earlier versions."
+        )
+    try:
+        encoding = read_encoding(folder / ENCODING)
+    except DataError as error:
+        raise FileError(str(error)) from error
+    named: Any = read_json(folder / RESULT).get("model")
+    try:
+        model = models.build(named["name"], **named["options"])
+        model.load_state_dict(torch.load(folder / MODEL, weights_only=True))
+        sizes = named["options"]["features"], named["options"]["classes"]
+    except Exception as error:  # damage can look like anything
+        raise FileError(
+            f"{folder / MODEL} does not load into the network that {RESULT} names "
+            f"({type(error).__name__}). `plumbline verify` says which file was changed."
+        ) from error
+    if sizes != (len(encoding.features), len(encoding.classes)):
+        raise FileError(
+            f"{folder / ENCODING} has {len(encoding.features)} features and "
+            f"{len(encoding.classes)} classes, and the network {sizes[0]} and {sizes[1]}: it is "
+            "not of this run. `plumbline verify` says which file was changed."
+        )
+    return model, encoding
+
+
+def _write(
+    out: Path,
+    model: nn.Module,
+    encoding: TableEncoding,
+    rows: Table,
+    missing: Literal["error", "drop"],
+) -> tuple[Counter[str], dict[str, Counter[str]]]:
+    """Writes all rows; how many are of each class, and each column's cells that are unseen."""
+    import torch
+
+    from plumbline.experiments.files import FileError
+    from plumbline.training.checkpoint_file import advice
+    from plumbline.training.looking import evaluating
+
+    counts: Counter[str] = Counter()
+    unseen: dict[str, Counter[str]] = {one.name: Counter() for one in encoding.columns}
+    beside = Path(f"{out}.tmp")  # the file is whole or not there
+    try:
+        with (
+            beside.open("w", encoding="utf-8", newline="") as stream,
+            evaluating(model),
+            torch.no_grad(),
+        ):
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow([*rows.names, *_added(encoding)])
+            for chunk, x in encoding.pieces(rows, missing=missing):
+                chances = model(x).double().softmax(1)
+                predicted = [encoding.classes[place] for place in chances.argmax(1).tolist()]
+                counts.update(predicted)
+                for one in encoding.columns:
+                    unseen[one.name].update(one.unseen(chunk.columns[one.name]))
+                numbers = ([f"{p:.6f}" for p in row] for row in chances.tolist())
+                cells = zip(*(chunk.columns[name] for name in rows.names), strict=True)
+                for given, name, row in zip(cells, predicted, numbers, strict=True):
+                    writer.writerow([*given, name, *row])
+        os.replace(beside, out)
+    except OSError as error:
+        raise FileError(f"Cannot write {out}: {error.strerror}. {advice(error)}.") from error
+    finally:
+        beside.unlink(missing_ok=True)
+    return counts, unseen
+
+
+def _added(encoding: TableEncoding) -> list[str]:
+    """The columns that are written beside those of the rows."""
+    return [PREDICTION, *(f"{PROBABILITY}{name}" for name in encoding.classes)]
+
+
+def _said(column: Column, unseen: Counter[str]) -> str:
+    """What was done with cells that no training row had."""
+    from plumbline.data.table_encoding import Numeric
+
+    some = ", ".join(repr(cell) for cell, _ in unseen.most_common(3))
+    start = f"{column.name}: {unseen.total():,} rows have "
+    if isinstance(column, Numeric):
+        where = f"outside {column.low:g} to {column.high:g}"
+        return f"{start}a number {where}, such as {some}; it is taken as the nearer end."
+    return f"{start}a category that the training rows had not, such as {some}; it counts as none."

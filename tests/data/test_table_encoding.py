@@ -1,0 +1,117 @@
+"""The encoding of a table: the same numbers from its file as in training."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from plumbline.data import DataError, TableEncoding, from_table, read_encoding, table_files
+from plumbline.data.table_encoding import Categorical, Numeric
+
+ROWS = [
+    "age,city,sex,income,approved",
+    *(f"{20 + k},{'RO'[k % 2]},{'fm'[k % 2]},{0.1 * k**3},{'ny'[k % 2]}" for k in range(20)),
+]
+
+
+def table(tmp_path: Path, rows: list[str] = ROWS, name: str = "people.csv") -> Path:
+    path = tmp_path / name
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def kept(encoding: TableEncoding | None, path: Path) -> TableEncoding:
+    """Written to a file and read again."""
+    assert encoding is not None
+    path.write_text(json.dumps(encoding.plain()))
+    return read_encoding(path)
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_the_file_gives_the_numbers_of_the_training(
+    tmp_path: Path, declared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"categorical": ["city"]}
+    if declared:
+        options = {
+            "categorical": {"city": ["O", "R"]},
+            "groups": ["m", "f"],
+            "ranges": {"age": (0, 100), "income": (0.1, 0.7)},
+            "classes": ["y", "n"],
+        }
+    path = table(tmp_path)
+    test = table(tmp_path, [*ROWS[:1], *ROWS[5:9]], "later.csv")
+    splits = from_table(path, target="approved", sensitive="sex", test=test, **options)
+    encoding = kept(splits.encoding, tmp_path / "encoding.json")
+    assert encoding == splits.encoding
+    assert encoding.features == splits.features
+    assert encoding.classes == splits.classes
+    assert encoding.not_covered == splits.not_covered
+    assert bool(encoding.not_covered) is not declared
+    assert torch.equal(encoding.read(path), splits.train.x)  # type: ignore[arg-type]
+    monkeypatch.setattr(table_files, "CELLS", 10)  # in pieces of two rows
+    assert torch.equal(encoding.read(test), splits.test.x)  # type: ignore[arg-type]
+
+
+def test_what_is_not_declared_may_be_new(tmp_path: Path) -> None:
+    new = table(tmp_path, ["city,age", "X,1000", "R,39"], "new.csv")
+    numeric, names = Numeric("age", 20.0, 39.0), ("O", "R")
+    for only in (False, True):
+        columns = numeric, Categorical("city", names, only)
+        encoding = TableEncoding(target="y", classes=("n", "y"), columns=columns)
+        if only:
+            with pytest.raises(DataError, match=r"'city' has 'X' in row 1 of new\.csv"):
+                encoding.read(new)
+        else:
+            assert encoding.read(new).tolist() == [[1, 0, 0], [1, 0, 1]]
+
+
+def test_rows_that_lack_a_value(tmp_path: Path) -> None:
+    encoding = TableEncoding(
+        target="y", classes=("n", "y"), columns=(Numeric("age", 0, 2),), missing_values=("", "?")
+    )
+    new = table(tmp_path, ["note,age", ",1", "a,?", "b,2"], "new.csv")
+    with pytest.raises(DataError, match=r"'age' has no value in row 2 of new\.csv"):
+        encoding.read(new)
+    assert encoding.read(new, missing="drop").tolist() == [[0], [1]]
+    assert encoding.read(table(tmp_path, ["age", "?"]), missing="drop").shape == (0, 1)
+    with pytest.raises(DataError, match="has no column 'age', which the model was trained on"):
+        encoding.read(table(tmp_path, ["note", "a"]))
+    with pytest.raises(ValueError, match="missing is 'skip'"):
+        encoding.read(new, missing="skip")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"format": 2},
+        {"classes": [1, 2]},
+        {"classes": "ny"},
+        {"columns": []},
+        {"columns": [{"name": "age"}]},
+        {"columns": [{"name": "age", "range": [2, 1]}]},
+        {"columns": [{"name": "age", "range": [0, float("inf")]}]},
+        {"columns": [{"name": "age", "range": [0, "1"]}]},
+        {"columns": [{"name": "city", "categories": [1], "others": "none"}]},
+        {"columns": [{"name": "city", "categories": ["R"], "others": "some"}]},
+        {"missing_values": None},
+    ],
+    ids=str,
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, damage: dict[str, Any]) -> None:
+    encoding = TableEncoding(target="y", classes=("n", "y"), columns=(Numeric("age", 0, 2),))
+    path = tmp_path / "encoding.json"
+    path.write_text(json.dumps(encoding.plain() | damage))
+    with pytest.raises(DataError, match=r"encoding\.json is damaged, or of another version"):
+        read_encoding(path)
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "encoding.json"
+    with pytest.raises(DataError, match=r"Cannot read .*encoding\.json: No such file"):
+        read_encoding(path)
+    path.write_text("{")
+    with pytest.raises(DataError, match="it is not JSON"):
+        read_encoding(path)
