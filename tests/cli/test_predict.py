@@ -92,7 +92,7 @@ def test_what_no_training_row_had_is_said(call: Called, run: Path, tmp_path: Pat
     (tmp_path / "new.csv").write_text(rows)
     assert call("predict", "run", "--data", "new.csv", "--out", "a.csv") == 0
     assert (
-        "city: 1 rows have a category that the training rows had not, such as 'Cairo'; it counts "
+        "city: 1 row has a category that the training rows had not, such as 'Cairo'; it counts "
         "as none." in call.err
     )
     assert "age: 2 rows have a number outside 18 to 80, such as '200', '-5'; it is" in call.err

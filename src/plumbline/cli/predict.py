@@ -169,7 +169,8 @@ def _said(column: Column, unseen: Counter[str]) -> str:
     from plumbline.data.table_encoding import Numeric
 
     some = ", ".join(repr(cell) for cell, _ in unseen.most_common(3))
-    start = f"{column.name}: {unseen.total():,} rows have "
+    count = unseen.total()
+    start = f"{column.name}: {count:,} {'row has' if count == 1 else 'rows have'} "
     if isinstance(column, Numeric):
         where = f"outside {column.low:g} to {column.high:g}"
         return f"{start}a number {where}, such as {some}; it is taken as the nearer end."
