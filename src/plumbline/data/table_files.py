@@ -134,8 +134,8 @@ def _check_separator(path: Path, names: Sequence[str]) -> None:
         if mark in names[0]:
             raise DataError(
                 f"{path} has a single column, called {names[0]!r}: its separator looks like "
-                f"{word}, and must be a comma. Save it so (in Excel as 'CSV UTF-8 (comma delimited)'), or "
-                f"convert it: pandas.read_csv({path.name!r}, sep={mark!r}).to_csv("
+                f"{word}, and must be a comma. Save it so (in Excel as 'CSV UTF-8 (comma "
+                f"delimited)'), or convert it: pandas.read_csv({path.name!r}, sep={mark!r}).to_csv("
                 f"{path.stem + '-commas.csv'!r}, index=False), with decimal=',' where numbers have "
                 "a comma."
             )
