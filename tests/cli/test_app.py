@@ -1,5 +1,6 @@
 """What all commands share: help, exit codes, errors in words, and what is imported."""
 
+import re
 import subprocess
 import sys
 
@@ -7,6 +8,8 @@ import pytest
 
 from plumbline import cli
 from plumbline.cli.app import Stopped, app, console, show_statement, tiny
+from plumbline.experiments import Recipe
+from plumbline.experiments.recipes import find
 from tests.cli.calling import Called
 
 COMMANDS = (
@@ -81,6 +84,23 @@ def test_wrong_use_is_told_in_words(call: Called, arguments: list[str], message:
     assert call.err.startswith("plumbline: ")
     assert len(call.err.strip().splitlines()) == 1
     assert not call.out
+
+
+def test_recipes_that_are_offered_are_there(call: Called) -> None:
+    assert call("train") == 2
+    (offered,) = re.findall(r"'plumbline train (\S+)'", call.err)
+    assert find(offered)
+    assert call("tune", "--help") == 0
+    tuned, kept = (
+        re.search(pattern, call.out)
+        for pattern in (
+            r"plumbline tune (\w\S+) --trials",
+            r"plumbline compare runs/(\S+)/tuned\.toml",
+        )
+    )
+    assert tuned
+    assert kept
+    assert Recipe.read(find(tuned[1])).name == kept[1]
 
 
 def test_a_failure_has_another_code(call: Called) -> None:

@@ -303,6 +303,7 @@ def test_an_option_of_a_recipes_run_is_passed_on_or_refused(
 
 
 BROKEN = "age,sex,income\n1,f,low\n2,m\n"
+NANS = "age,sex,income\n" + "1,f,low\n2,m,high\nnan,f,low\n" * 30
 GAPS = "age,sex,income\n" + "1,f,low\n2,m,high\n,f,low\n" * 30
 NUMBERS = "age,sex,income\n" + "".join(f"{k},f,{k}\n" for k in range(300))
 NAMES = "name,sex,income\n" + "".join(f"n{k},f,{'ab'[k % 2]}\n" for k in range(300))
@@ -340,6 +341,9 @@ WORDS = "age,sex,income\n" + "".join(f"{k if k else 'NA'},f,{'ab'[k % 2]}\n" for
         ("\x00\xff", [], "people.csv"),
         (BROKEN, [], "Row 2 of people.csv has 2 cells where the header has 3"),
         (GAPS, [], "--missing drop"),
+        (NANS, [], "name it with --missing-value and leave these rows out with --missing drop"),
+        ("age;sex;income\n1;f;low\n", [], "its separator looks like ';'"),
+        ("age,sex,income\n1,\xfc,low\n", [], "is not UTF-8 (byte 0xfc in line 2)"),
         (NUMBERS, [], "numbers are not predicted"),
         (NAMES, [], "--drop name"),
         (WORDS, [], "--missing-value 'NA'"),

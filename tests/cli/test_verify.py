@@ -40,13 +40,36 @@ def test_a_ledger_that_lies_elsewhere(call: Called, tmp_path: Path) -> None:
     people(tmp_path / "people.csv")
     options = ["--epochs", "1", "--batch", "100", "--method", "dpsgd", "--ledger", "shared"]
     assert call("train", "--data", "people.csv", "--target", "income", *options) == 0
-    assert call("verify", "runs/people-dpsgd", "--json") == 0
+    assert call("verify", "runs/people-dpsgd", "--json") == 3
     assert call.json["epsilon"]["from the ledger"] is None
     # Another run on the same ledger does not disturb: the manifest knows which is whose.
     assert call("train", "--data", "people.csv", "--target", "income", *options, "--out", "b") == 0
     assert call("verify", "runs/people-dpsgd", "--ledger", "shared", "--json") == 0
     epsilon = call.json["epsilon"]
     assert epsilon["from the ledger"] == epsilon["stated"]
+
+
+def test_a_ledger_that_is_gone(call: Called, tmp_path: Path) -> None:
+    """``verify && publish`` does not go on: what cannot be confirmed is not passed over."""
+    people(tmp_path / "people.csv")
+    options = ["--epochs", "1", "--batch", "100", "--method", "dpsgd"]
+    assert call("train", "--data", "people.csv", "--target", "income", *options) == 0
+    folder = Path("runs/people-dpsgd")
+    shutil.copytree(folder, "runs/whole")
+    (folder / "ledger").unlink()
+    assert call("verify", folder) == 3
+    assert "Epsilon could not be confirmed." in call.out
+    assert call("verify", folder, "--json") == 3
+    unknown = [one["what"] for one in call.json["checks"] if one["outcome"] == "not confirmed"]
+    assert unknown == ["ledger", "epsilon", "statement", "charges", "data"]
+    assert call("verify", folder, "--model-card", "card.md") == 3
+    assert "Epsilon could not be confirmed" in Path("card.md").read_text()
+    assert call("verify", "runs") == 3
+    assert "dpsgd: epsilon could not be confirmed." in call.out
+    assert call("verify", "runs/whole") == 0
+    # What is contradicted weighs more.
+    (folder / "model.pt").unlink()
+    assert call("verify", folder) == 1
 
 
 def test_what_is_no_run(call: Called, tmp_path: Path) -> None:

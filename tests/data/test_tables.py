@@ -126,7 +126,7 @@ def test_a_category_that_only_test_rows_have_counts_as_none(tmp_path: Path) -> N
         (5, ",f,", ",x,", "'sex' has 'x' in row 5"),
         (6, "yes", "maybe", "'approved' has 'maybe' in row 6"),
         (7, "26,", "old,", "'age' has 'old' in row 7 .*no finite number"),
-        (7, "26,", "nan,", "'age' has 'nan' in row 7"),
+        (7, "26,", "nan,", "'age' has 'nan' in row 7 .*missing one, name it in missing_values="),
         (7, "26,", "inf,", "'age' has 'inf' in row 7"),
         (8, "7000", "", "'income' has no value in row 8 .*1 of 20 rows"),
         (9, "Lima", " ", "'city' has no value in row 9"),
@@ -199,7 +199,11 @@ def test_one_name_is_no_list_of_names(tmp_path: Path) -> None:
         ("people.csv", b"", "has no rows"),
         ("people.csv", b"a,b\n", "has no rows"),
         ("people.csv", b"a,b,a\n1,2,3\n", "more than one column called a"),
-        ("people.csv", b"a,b\n1,\xff\n", "damaged"),
+        ("people.csv", b"a,b\n1,\xff\n", r"not UTF-8 \(byte 0xff in line 2\).* iconv -f latin1"),
+        ("people.csv", "a,b\n1,2\n".encode("utf-16"), "iconv -f utf-16 -t utf-8"),
+        ("people.csv", b"a;b\n1;2\n", "'a;b': its separator looks like ';', and must be a comma"),
+        ("people.csv", b"a;b\n1,5;2\n", "looks like ';'.* decimal=','"),
+        ("people.csv", b"a\tb\n1\t2\n", "looks like a tab"),
         ("people.parquet", b"PAR1 not really", "damaged"),
     ],
 )
@@ -209,10 +213,38 @@ def test_files_that_are_no_tables(
     if name.endswith("parquet"):
         pytest.importorskip("pyarrow")
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=complaint):
+    with pytest.raises(DataError, match=complaint) as error:
         from_table(tmp_path / name, target="a")
+    assert "elete" not in str(error.value)  # a person's own file
     with pytest.raises(DataError, match="There is no file"):
         from_table(tmp_path / "none.csv", target="a")
+
+
+def test_a_byte_that_is_not_utf8_is_found_where_it_is(tmp_path: Path) -> None:
+    """Python says where it is in the piece that was being read; a person looks for the line."""
+    path = tmp_path / "my people.csv"
+    rows = [f"{k},Köln,yes" for k in range(5000)]
+    text = "\n".join(["age,city,t", *rows, "1,"]).encode()
+    path.write_bytes(text + "Köln,no\n".encode("latin1"))
+    with pytest.raises(
+        DataError, match=r"byte 0xf6 in line 5,002\).*my people.csv' > .*-utf8.csv'"
+    ):
+        from_table(path, target="t", categorical=["city"])
+
+
+@pytest.mark.parametrize(
+    ("column", "droppable"), [("approved", False), ("sex", False), ("income", True)]
+)
+def test_only_what_can_be_dropped_is_offered_to_be(
+    tmp_path: Path, column: str, droppable: bool
+) -> None:
+    rows = [row.split(",") for row in ROWS]
+    rows[8][rows[0].index(column)] = ""
+    path = table(tmp_path, [",".join(row) for row in rows])
+    with pytest.raises(DataError, match=f"'{column}' has no value") as error:
+        from_table(path, **DECLARED)
+    assert ("drop=[...]" in str(error.value)) is droppable
+    assert 'missing="drop"' in str(error.value)
 
 
 def test_quotes_blanks_and_a_byte_order_mark(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """What every command shares: the application, its consoles, JSON, and errors in words.
 
-Exit codes: 0 for fine, 2 for wrong use, 1 for a failure, 130 for Ctrl-C. An error is a paragraph
-in words; the traceback is shown with ``--debug``. Commands import torch where they need it, never
-here: ``plumbline --help`` answers at once.
+Exit codes: 0 for fine, 2 for wrong use, 1 for a failure, 130 for Ctrl-C; ``verify`` has 3 for an
+epsilon that is not confirmed. An error is a paragraph in words; the traceback is shown with
+``--debug``. Commands import torch where they need it, never here: ``plumbline --help`` answers at
+once.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import tomllib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -55,19 +54,14 @@ def method_of(recipe: Recipe, name: str | None) -> MethodPart:
 
 def settings_of(method: str, given: Sequence[str]) -> dict[str, Any]:
     """``key=value`` texts as a method's settings; values are TOML, and bare words text."""
-    from plumbline.experiments.recipe import known
-    from plumbline.methods import REGISTRY
+    from plumbline.experiments.recipe import known_setting
 
-    names = list(inspect.signature(REGISTRY[method].make).parameters)
     settings: dict[str, Any] = {}
     for one in given:
         key, equals, text = one.partition("=")
         if not equals:
             raise WrongUse(f"--set {one}: give a setting and its value, as in --set clip=0.5.")
-        key = key.strip().replace("-", "_")
-        if not names:
-            raise WrongUse(f"--set {one}: the method '{method}' has no settings.")
-        settings[known(f"setting of the method '{method}' called", key, names)] = _value(text)
+        settings[known_setting(method, key.strip().replace("-", "_"))] = _value(text)
     return settings
 
 

@@ -27,6 +27,7 @@ _ENOUGH = 2000  # different values of a column that are told apart
 
 # What Python calls them, and what they are called here.
 _OPTIONS = {
+    "name it in missing_values=": "name it with --missing-value",
     'with missing="drop"': "with --missing drop",
     "with drop=[...]": "with --drop COLUMN",
     "name it in categorical=; if it is of no use, in drop=": "say --categorical COLUMN; if it is "

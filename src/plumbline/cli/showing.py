@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 from plumbline.cli.app import console, show, show_json, show_statement, table
@@ -12,6 +13,7 @@ _NUMBERS = 61  # columns that a line of all metrics takes beside the group's nam
 
 def show_run(result: dict[str, Any], json_: bool) -> None:
     """A finished run: metrics by group and the statement."""
+    from plumbline.experiments.files import ENCODING, LEDGER, MODEL, RESULT, STATEMENT
     from plumbline.fairness import NOT_COVERED
 
     if json_:
@@ -28,8 +30,14 @@ def show_run(result: dict[str, Any], json_: bool) -> None:
     console.print()
     show_statement(result["statement"])
     console.print()
-    show(f"In {result['folder']}: the weights, the statement, the result, the ledger.")
-    show(f"Its page: plumbline report {shlex.quote(result['folder'])}")
+    folder = Path(result["folder"])
+    files = {MODEL: "the weights", STATEMENT: "the statement", RESULT: "the result"}
+    files |= {LEDGER: "the ledger", ENCODING: "how rows become numbers"}
+    kept = [words for name, words in files.items() if (folder / name).is_file()]
+    show(f"In {folder}: {', '.join(kept)}.")
+    show(f"Its page: plumbline report {shlex.quote(str(folder))}")
+    if (folder / ENCODING).is_file():
+        show(f"New rows: plumbline predict {shlex.quote(str(folder))} --data NEW.csv")
 
 
 def by_group(report: dict[str, Any]) -> Any:

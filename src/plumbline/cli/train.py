@@ -201,7 +201,7 @@ def train(
     if (recipe is None) == (data is None):
         raise WrongUse(
             "Give a table with --data FILE --target COLUMN, or a recipe, as in "
-            "'plumbline train adult'; one of the two."
+            "'plumbline train demo'; one of the two."
         )
     if recipe is not None:
         own = {

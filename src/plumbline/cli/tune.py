@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @app.command(
     epilog=examples(
         "plumbline tune demo-untuned --trials 20",
-        "plumbline compare runs/adult/tuned.toml   (the rows as given beside the tuned ones)",
+        "plumbline compare runs/demo-untuned/tuned.toml   (both, as given and tuned)",
         "plumbline tune demo-untuned --private-selection --epsilon 3 --method DPSGD",
     )
 )

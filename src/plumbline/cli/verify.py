@@ -13,6 +13,9 @@ from plumbline.cli.app import Json, WrongUse, app, console, examples, note, show
 if TYPE_CHECKING:
     from plumbline.experiments.verification import Check, Verification
 
+EPSILON_UNKNOWN = 3
+"""The exit code where nothing is contradicted, and epsilon is not confirmed."""
+
 _STYLES = {"confirmed": "green", "not confirmed": "yellow", "contradicted": "bold red"}
 
 
@@ -44,7 +47,8 @@ def verify(
 ) -> None:
     """Derives epsilon again from a run's ledger, and compares its files with what it says.
 
-    Exit code 0 when nothing is contradicted, 1 when something is.
+    Exit code 0 when epsilon is confirmed and nothing contradicted, 1 when something is
+    contradicted, 3 when nothing is but epsilon could not be confirmed (its ledger is not there).
     """
     from plumbline.experiments.files import FileError, write_text
     from plumbline.experiments.model_card import model_card as card_of
@@ -74,6 +78,8 @@ def verify(
         note(f"The model card is in {model_card}.")
     if any(one.of(CONTRADICTED) for one in found):
         raise typer.Exit(1)
+    if any(one.epsilon is None for one in found):
+        raise typer.Exit(EPSILON_UNKNOWN)
 
 
 def _show_one(found: Verification) -> None:
@@ -89,6 +95,11 @@ def _show_one(found: Verification) -> None:
     counted = f"{len(found.of(CONFIRMED))} confirmed, {len(unknown)} could not be"
     if wrong:
         show(f"{_listed(wrong)} contradicted ({counted}). Do not rely on this run's statement.")
+    elif found.epsilon is None:
+        show(
+            f"Epsilon could not be confirmed. Nothing is contradicted ({counted}), but do not rely "
+            "on this run's statement."
+        )
     else:
         show(f"Nothing is contradicted ({counted}).")
     console.print()
@@ -111,6 +122,9 @@ def _show_all(found: list[Verification]) -> None:
     wrong = [(one, check) for one in found for check in one.of(CONTRADICTED)]
     for one, check in wrong:
         show(f"{one.claim.name}: {check.what} contradicted: {check.words}")
+    for one in found:
+        if one.epsilon is None:
+            show(f"{one.claim.name}: epsilon could not be confirmed.")
     if not wrong:
         show(f"Nothing is contradicted in {len(found)} runs.")
     show("Each epsilon is of its run alone: what is made on the same records adds up.")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from plumbline.checks import check_count
-from plumbline.data.files import DataError, File, reading
+from plumbline.data.files import DataError, reading
 from plumbline.data.text import PADDING, Vocabulary
 
 
@@ -46,7 +46,7 @@ def glove_vectors(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> Tenso
     places = {word: number for number, word in enumerate(vocabulary.words, 2)}
     found: dict[int, list[str]] = {}
     width = 0
-    with reading(File(source.name), source), source.open(encoding="utf-8") as stream:
+    with reading(None, source), source.open(encoding="utf-8") as stream:
         for row, line in enumerate(stream, 1):
             word, *numbers = line.rstrip().split(" ")
             width = width or len(numbers)

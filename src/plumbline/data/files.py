@@ -7,8 +7,10 @@ other than expected gets an error that names the file and says what to do.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
+import shlex
 import tarfile
 import zipfile
 import zlib
@@ -120,8 +122,14 @@ def check(file: File, path: Path, *, checksum: bool) -> None:
 
 
 @contextmanager
-def reading(file: File, path: Path) -> Iterator[None]:
-    """Turns what a damaged file does to its reader into an error that names the file."""
+def reading(file: File | None, path: Path) -> Iterator[None]:
+    """Turns what a damaged file does to its reader into an error that names the file.
+
+    Args:
+        file: Which file of a data set it is; None for one of a person's own, which nobody is told
+            to delete.
+        path: Where it is.
+    """
     try:
         yield
     except DataError:
@@ -138,6 +146,8 @@ def reading(file: File, path: Path) -> Iterator[None]:
     ) as error:
         if isinstance(error, FileNotFoundError | PermissionError) or not path.is_file():
             raise
+        if file is None:
+            raise DataError(_unreadable(path, error)) from error
         expected = "" if file.size is None else f" (expected {file.size:,})"
         published = "" if file.md5 is None else f" (published: {file.md5})"
         raise DataError(
@@ -145,6 +155,38 @@ def reading(file: File, path: Path) -> Iterator[None]:
             f"{path.stat().st_size:,} bytes{expected} and the md5 checksum {md5_of(path)}"
             f"{published}. Delete it and get it again."
         ) from error
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    """Why a file of a person's own cannot be read, and what to do."""
+    if not isinstance(error, UnicodeDecodeError):
+        size = path.stat().st_size
+        return (
+            f"{path} cannot be read to its end: {error}. It has {size:,} bytes: it is damaged or "
+            "truncated, or another kind of file than its name says."
+        )
+    byte, line, wide = _not_utf8(path)
+    encoding = "utf-16" if wide else "latin1"
+    excel = " (in Excel as 'CSV UTF-8')" if path.suffix.lower() == ".csv" else ""
+    new = path.with_name(f"{path.stem}-utf8{path.suffix}")
+    return (
+        f"{path} is not UTF-8 (byte 0x{byte:02x} in line {line:,}). Save it as UTF-8{excel}, "
+        f"or convert it, as in: iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > "
+        f"{shlex.quote(str(new))}"
+    )
+
+
+def _not_utf8(path: Path) -> tuple[int, int, bool]:
+    """The first byte that is not UTF-8, its line, and whether the file begins as UTF-16 does."""
+    wide = False
+    with path.open("rb") as stream:
+        for number, line in enumerate(stream, 1):  # no character goes across lines
+            wide = wide or (number == 1 and line.startswith((codecs.BOM_LE, codecs.BOM_BE)))
+            try:
+                line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                return line[error.start], number, wide
+    raise DataError(f"{path} was changed while it was read. Try again.")
 
 
 def md5_of(path: Path) -> str:

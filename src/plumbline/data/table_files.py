@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plumbline.data.files import DataError, File, reading
+from plumbline.data.files import DataError, reading
 
 CELLS = 1 << 18  # of one piece, at most: some 15 MB of text
 
@@ -61,7 +61,7 @@ class Table:
             DataError: If the file is damaged, or a csv row has too many or few cells.
         """
         first = 0
-        with reading(File(self.path.name), self.path):
+        with reading(None, self.path):
             for columns in _reader(self.path)(self.path, max(1, CELLS // len(self.names))):
                 count = len(columns[self.names[0]])
                 yield Chunk(columns, range(first, first + count))
@@ -81,7 +81,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
     file = Path(path)
     if not file.is_file():
         raise DataError(f"There is no file {file}. Give the path of a csv or parquet file.")
-    with reading(File(file.name), file):
+    with reading(None, file):
         start = next(_reader(file)(file, 1), None)
     if not start:
         raise DataError(f"{file} has no rows.")
@@ -108,6 +108,7 @@ def _read_csv(path: Path, size: int) -> Iterator[dict[str, list[str]]]:
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise DataError(f"{path} has more than one column called {', '.join(twice)}.")
+            _check_separator(path, names)
             done = 0
             rows = (row for row in lines if row)
             while piece := list(itertools.islice(rows, size)):
@@ -123,6 +124,21 @@ def _read_csv(path: Path, size: int) -> Iterator[dict[str, list[str]]]:
                 yield {name: _stripped(of) for name, of in zip(names, cells, strict=True)}
         except csv.Error as error:
             raise OSError(str(error)) from error
+
+
+def _check_separator(path: Path, names: Sequence[str]) -> None:
+    """Refuses a single column whose name is that of several: a table has two columns at least."""
+    if len(names) != 1:
+        return
+    for mark, word in ((";", "';'"), ("\t", "a tab"), ("|", "'|'")):
+        if mark in names[0]:
+            raise DataError(
+                f"{path} has a single column, called {names[0]!r}: its separator looks like "
+                f"{word}, and must be a comma. Save it so (in Excel as 'CSV UTF-8 (comma "
+                f"delimited)'), or convert it: pandas.read_csv({path.name!r}, sep={mark!r}).to_csv("
+                f"{path.stem + '-commas.csv'!r}, index=False), with decimal=',' where numbers have "
+                "a comma."
+            )
 
 
 def _stripped(cells: Sequence[str]) -> list[str]:

@@ -25,7 +25,11 @@ from plumbline.data.files import DataError
 from plumbline.data.table_encoding import Categorical, Numeric, TableEncoding, to_numbers
 from plumbline.data.table_files import Chunk, Table, read_table
 
-_NO_NUMBER = " If the column is categorical, name it in categorical=; if it is of no use, in drop=."
+_NO_NUMBER = (
+    " If it stands for a missing one, name it in missing_values= and leave these rows out with "
+    'missing="drop". If the column is categorical, name it in categorical=; if it is of no use, '
+    "in drop=."
+)
 
 
 def from_table(
@@ -77,7 +81,8 @@ def from_table(
     names = [target, *([sensitive] if sensitive is not None else []), *categories, *(ranges or {})]
     _check_names(table, [*names, *drop], path)
     used = [name for name in table.names if name in (target, sensitive) or name not in drop]
-    rows = _complete(table, used, missing, missing_values)
+    needed = (target, sensitive)
+    rows = _complete(table, used, needed, missing, missing_values)
     if test is None:
         generator = torch.Generator("cpu").manual_seed(seed)
         order, later = split(len(rows), test_fraction, generator)
@@ -87,7 +92,7 @@ def from_table(
         second = read_table(test)
         _check_names(second, used, test)
         training, own = len(rows), _Rows(table, rows)
-        other = _Rows(second, _complete(second, used, missing, missing_values))
+        other = _Rows(second, _complete(second, used, needed, missing, missing_values))
         testing = len(other.rows)
     if not training or not testing:
         raise DataError(
@@ -303,7 +308,13 @@ def _check_kinds(
             raise ValueError(f"The range of '{name}' is ({low}, {high}); low must be below high.")
 
 
-def _complete(table: Table, used: Sequence[str], missing: str, values: Sequence[str]) -> Tensor:
+def _complete(
+    table: Table,
+    used: Sequence[str],
+    needed: Sequence[str | None],
+    missing: str,
+    values: Sequence[str],
+) -> Tensor:
     """The places of the rows in which no cell of the columns in use is missing, ``[n]``."""
     absent = set(values)
     kept, count, gaps, first = [], 0, 0, None
@@ -323,10 +334,12 @@ def _complete(table: Table, used: Sequence[str], missing: str, values: Sequence[
         kept.append(torch.from_numpy(chunk.rows[0] + np.flatnonzero(whole)))
     if first is not None and missing == "error":
         name, row = first
+        ways = 'Fill them, or leave these rows out with missing="drop"'
+        if name not in needed:  # the target is predicted, and the groups are told apart
+            ways += ", or the column with drop=[...]"
         raise DataError(
             f"The column '{name}' has no value in {row}; {gaps:,} of {count:,} rows have such "
-            'cells. Fill them, leave these rows out with missing="drop", or the column with '
-            "drop=[...]."
+            f"cells. {ways}."
         )
     return torch.cat(kept)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from plumbline.checks import check_count
 from plumbline.data.base import Constant, Splits
-from plumbline.data.files import DataError, File, reading
+from plumbline.data.files import DataError, reading
 
 PADDING, UNKNOWN = 0, 1
 _SPECIAL = 2  # words are numbered from here on
@@ -115,7 +115,7 @@ class Vocabulary:
         """
         source = Path(path)
         words: dict[str, None] = {}
-        with reading(File(source.name), source), source.open(encoding="utf-8") as stream:
+        with reading(None, source), source.open(encoding="utf-8") as stream:
             for line in stream:
                 if size is not None and len(words) == size:
                     break

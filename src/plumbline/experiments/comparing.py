@@ -7,13 +7,23 @@ Every number of the table names the folders that it comes from.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from plumbline.experiments.files import make_folder, write_json
+from pydantic import BaseModel
+
+from plumbline.experiments.files import (
+    RECIPE,
+    RESULT,
+    FileError,
+    make_folder,
+    read_json,
+    write_json,
+)
 from plumbline.experiments.pool import Told, Workers
-from plumbline.experiments.recipe import Recipe
+from plumbline.experiments.recipe import Recipe, RecipeError
 from plumbline.experiments.results import RunResult
 from plumbline.experiments.simple import with_simple_row
 from plumbline.experiments.specs import RunSpec
@@ -30,6 +40,9 @@ from plumbline.fairness import (
 from plumbline.mechanism.rounding import rounded_up
 
 NONPRIVATE = "nonprivate"
+
+# What all rows of a comparison have in common: a recipe in which one of these differs is another.
+_SHARED = ("data", "model", "budget", "optimizer", "averaging", "probe", "log_every")
 
 
 @dataclass(frozen=True)
@@ -115,14 +128,67 @@ def compare(
         folder: Where runs are kept.
         workers: How many runs at a time; by default one for each core. With 1 they run here.
         told: Is told now and then how far the runs are.
+
+    Raises:
+        RecipeError: If the folder holds runs of another recipe: other rows and seeds are welcome,
+            another budget, network or data set is not.
     """
     recipe = with_simple_row(recipe)
     specs = [RunSpec(recipe, method, seed) for seed in recipe.seeds for method in recipe.methods]
     root = Path(folder)
     make_folder(root)
-    write_json(root / "recipe.json", recipe.model_dump(mode="json"))
+    kept = _kept(root)
+    if kept is None:
+        _write(recipe, root)
+    else:
+        _check_same(recipe, kept, root)
     with Workers(workers) as pool:
-        return table_of(recipe, pool.run(specs, root, told))
+        results = pool.run(specs, root, told)
+    _write(recipe, root)  # only now in the place of one whose runs are finished
+    return table_of(recipe, results)
+
+
+def _write(recipe: Recipe, root: Path) -> None:
+    write_json(root / RECIPE, recipe.model_dump(mode="json"))
+
+
+def _kept(root: Path) -> Recipe | None:
+    """The recipe of a folder in which runs of it are finished; None if there is none."""
+    try:
+        kept = Recipe.of(read_json(root / RECIPE))
+    except (FileError, RecipeError):
+        return None
+    specs = (RunSpec(kept, method, seed) for seed in kept.seeds for method in kept.methods)
+    return kept if any((root / spec.folder / RESULT).is_file() for spec in specs) else None
+
+
+def _check_same(recipe: Recipe, kept: Recipe, root: Path) -> None:
+    """Refuses a recipe that has only its name in common with the one in the folder."""
+    new, old = ({name: _plain(getattr(one, name)) for name in _SHARED} for one in (recipe, kept))
+    changes = list(_differences(new, old))
+    if changes:
+        raise RecipeError(
+            f"{root} holds finished runs of another recipe called '{kept.name}': "
+            f"{', '.join(changes)}. Give this one another folder with --out, or another name; or "
+            "delete that folder if its runs are no longer wanted."
+        )
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+
+
+def _differences(new: Any, old: Any, name: str = "") -> Iterator[str]:
+    """In words, every setting that is not what it was."""
+    if isinstance(new, dict) and isinstance(old, dict):
+        for key in dict.fromkeys([*new, *old]):
+            yield from _differences(new.get(key), old.get(key), f"{name}.{key}".strip("."))
+    elif new != old:
+        yield f"{name} is {_word(new)} here and {_word(old)} there"
+
+
+def _word(value: Any) -> str:
+    return "not given" if value is None else repr(value)
 
 
 def table_of(recipe: Recipe, results: Sequence[RunResult]) -> Table:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from plumbline.experiments.fitting_data import check_fits, pairs
 from plumbline.experiments.results import RunResult, read_result
 from plumbline.experiments.running import run
 from plumbline.experiments.specs import RunSpec
@@ -57,6 +58,7 @@ class Workers:
         self._workers = workers or _cores()
         self._pool: ProcessPoolExecutor | None = None
         self._steps: Any = None
+        self._fitting: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -78,17 +80,28 @@ class Workers:
     def run(
         self, specs: Sequence[RunSpec], root: Path, told: Told | None = None
     ) -> list[RunResult]:
-        """Makes the runs that are not finished yet; the results of all, in order."""
+        """Makes the runs that are not finished yet; the results of all, in order.
+
+        Raises:
+            RecipeError: Before the first of them, if the network of one cannot take its data.
+        """
         progress = Progress(0, len(specs))
         waiting = [spec for spec in specs if read_result(root / spec.folder) is None]
         progress.done = len(specs) - len(waiting)
         tell = told or (lambda _: None)
         tell(progress)
+        self._check_fitting(waiting)
         if self._workers == 1:
             _here(waiting, root, progress, tell)
         elif waiting:
             self._in_processes(waiting, root, progress, tell)
         return [run(spec, root) for spec in specs]
+
+    def _check_fitting(self, specs: Sequence[RunSpec]) -> None:
+        for key, spec in pairs(specs).items():
+            if key not in self._fitting:
+                check_fits(spec)
+                self._fitting.add(key)
 
     def _in_processes(
         self, specs: Sequence[RunSpec], root: Path, progress: Progress, tell: Told

@@ -8,6 +8,7 @@ lets a file's list be a tuple; what is in it stays strict.)
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import tomllib
 from collections.abc import Sequence
@@ -60,6 +61,14 @@ class Part(BaseModel):
     """A part of a file of settings: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_others(cls, given: Any) -> Any:
+        # Before pydantic does, which does not say what is allowed.
+        for name in given if isinstance(given, dict) else ():
+            known("field", str(name), list(cls.model_fields))
+        return given
 
 
 class StrictPart(Part):
@@ -242,6 +251,8 @@ class MethodPart(StrictPart):
 
     @model_validator(mode="after")
     def _buildable(self) -> MethodPart:
+        for setting in self.settings:
+            known_setting(self.name, setting)
         try:
             self.build()
         except TypeError as error:
@@ -346,7 +357,8 @@ class Recipe(StrictPart):
 def wrong_fields(error: ValidationError, where: str) -> str:
     """What is wrong with each field, in words."""
     wrong = [
-        f"  {'.'.join(map(str, one['loc'])) or 'recipe'}: {one['msg']}"
+        f"  {'.'.join(map(str, one['loc'])) or 'recipe'}: "
+        + one["msg"].removeprefix("Value error, ")
         + (f" (given: {one['input']!r})" if _short(one["input"]) else "")
         for one in error.errors()
     ]
@@ -360,6 +372,14 @@ def known(kind: str, name: str, names: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, names, 1)
     hint = f" Did you mean {near[0]!r}?" if near else f" There are {', '.join(sorted(names))}."
     raise ValueError(f"there is no {kind} {name!r}.{hint}")
+
+
+def known_setting(method: str, name: str) -> str:
+    """The name, if the method has such a setting; else an error that names the nearest."""
+    names = list(inspect.signature(REGISTRY[method].make).parameters)
+    if not names:
+        raise ValueError(f"there is no setting {name!r}: the method '{method}' has no settings.")
+    return known(f"setting of the method '{method}' called", name, names)
 
 
 def require_known(kind: str, name: str, names: Sequence[str]) -> None:

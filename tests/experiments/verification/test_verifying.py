@@ -99,6 +99,8 @@ def test_a_line_that_was_changed(copied: Copied) -> None:
     found = verify(folder)
     assert outcomes(found)["ledger"] == CONTRADICTED
     assert found.epsilon is None  # nothing is computed from a ledger that is damaged
+    claims = ("epsilon", "statement", "charges")
+    assert {outcomes(found)[what] for what in claims} == {UNKNOWN}  # and none is passed over
 
 
 @pytest.mark.parametrize("budget", ["noise", "steps", "batch"])
@@ -152,7 +154,8 @@ def test_a_run_made_before_there_were_manifests(copied: Copied) -> None:
     assert not found.of(CONTRADICTED)
     (folder / "ledger").unlink()
     found = verify(folder)
-    assert "ledger" in {check.what for check in found.of(UNKNOWN)}
+    unknown = {check.what for check in found.of(UNKNOWN)}
+    assert unknown == {"ledger", "epsilon", "statement", "charges", "files", "data"}
     assert found.epsilon is None
 
 

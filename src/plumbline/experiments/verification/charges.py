@@ -48,6 +48,14 @@ def read_ledger(path: Path, manifest: Manifest | None) -> tuple[Ledger | None, l
     return book, [Check(what, CONFIRMED, f"{lines}, and none was lost since the run ended")]
 
 
+def unconfirmed(claim: Claim, why: str) -> Iterator[Check]:
+    """What ``Spent`` would have checked, where it could not: a claim is never passed over."""
+    yield Check("epsilon", UNKNOWN, why)
+    if claim.result is not None:
+        yield Check("statement", UNKNOWN, why)
+    yield Check("charges", UNKNOWN, why)
+
+
 class Spent:
     """What the ledger says that a run has cost, against what the run says."""
 
@@ -69,7 +77,7 @@ class Spent:
         """Epsilon, the statement and the charges."""
         if self._run is None:
             words = "several runs were charged here, and the folder does not say which is its own"
-            yield Check("epsilon", UNKNOWN, words)
+            yield from unconfirmed(self._claim, words)
             return
         if self._others:
             words = f"the folder's ledger has {len(self._others)} more runs, such as "

@@ -15,7 +15,7 @@ from typing import Any
 from plumbline.experiments.files import FileError
 from plumbline.experiments.manifest import read_manifest
 from plumbline.experiments.verification import evidence
-from plumbline.experiments.verification.charges import Spent, read_ledger
+from plumbline.experiments.verification.charges import Spent, read_ledger, unconfirmed
 from plumbline.experiments.verification.checks import CONTRADICTED, UNKNOWN, Check, Outcome
 from plumbline.experiments.verification.claims import Claim, is_run, read_claim
 from plumbline.mechanism.ledger import LedgerError
@@ -85,7 +85,9 @@ def verify(folder: Path, *, data: bool = False, ledger: Path | None = None) -> V
     book, found = read_ledger(path, manifest)
     checks += found
     epsilon = None
-    if book is not None:
+    if book is None:
+        checks += unconfirmed(claim, "it follows from the ledger, which could not be read")
+    else:
         spent = Spent(claim, book, manifest, own=ledger is None)
         try:
             epsilon = spent.epsilon()
