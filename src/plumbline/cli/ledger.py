@@ -23,11 +23,12 @@ def ledger(
     json_: Json = False,
 ) -> None:
     """Says what a ledger's runs have spent, each and together."""
+    from plumbline.experiments.files import LEDGER
     from plumbline.mechanism.ledger import Ledger
     from plumbline.mechanism.ledger_limit import ledger_epsilon
     from plumbline.mechanism.rounding import rounded_up
 
-    file = path / "ledger" if path.is_dir() else path
+    file = path / LEDGER if path.is_dir() else path
     if not file.is_file():
         raise WrongUse(f"There is no ledger at {file}; give the file, or the folder of a run.")
     if not 0 < delta < 1:

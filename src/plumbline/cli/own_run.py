@@ -21,6 +21,7 @@ from plumbline.cli.stopping import BetweenSteps, stopping_between_steps
 from plumbline.experiments.files import (
     CHECKPOINT,
     ENCODING,
+    LEDGER,
     RESULT,
     SETTINGS,
     VERSIONS,
@@ -88,7 +89,7 @@ class OwnRun:
             return read_json(result)
         from plumbline.mechanism.ledger import Ledger
 
-        with Ledger.open(self.ledger or self.folder / "ledger") as ledger:
+        with Ledger.open(self.ledger or self.folder / LEDGER) as ledger:
             private = self._started(ledger)
             try:
                 seconds = self._fitted(private)

@@ -290,7 +290,7 @@ def train(
             "columns": list(rows.columns),
             "categorical": sorted(set(categorical or [])),
             "drop": sorted(set(drop or [])),
-            "missing": missing,
+            "missing": missing or "error",
             "missing_values": sorted(set(absent)),
             "test": None if test is None else test.name,
             "method": name,

@@ -16,6 +16,7 @@ from pathlib import Path
 from plumbline.experiments.files import (
     CHECKPOINT,
     ENCODING,
+    LEDGER,
     METRICS,
     MODEL,
     RECIPE,
@@ -36,7 +37,7 @@ _ALWAYS = (
     RECIPE, SETTINGS, VERSIONS, METRICS, "diagnostics.jsonl", ENCODING, MODEL, STATEMENT, RESULT,
 )  # fmt: skip
 # A ledger may be charged further, and the checkpoint goes when the run is finished.
-_LEFT_OUT = ("ledger", CHECKPOINT, MANIFEST)
+_LEFT_OUT = (LEDGER, CHECKPOINT, MANIFEST)
 
 
 @dataclass(frozen=True)

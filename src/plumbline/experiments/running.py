@@ -19,7 +19,14 @@ from torch import nn
 
 from plumbline.data import Splits
 from plumbline.experiments.centring import centre
-from plumbline.experiments.files import CHECKPOINT, RECIPE, VERSIONS, make_folder, write_json
+from plumbline.experiments.files import (
+    CHECKPOINT,
+    LEDGER,
+    RECIPE,
+    VERSIONS,
+    make_folder,
+    write_json,
+)
 from plumbline.experiments.loading import judged, load_data
 from plumbline.experiments.metrics_log import MetricsLog
 from plumbline.experiments.probing import Probing
@@ -66,7 +73,7 @@ def _made(spec: RunSpec, folder: Path, told: Callable[[int, int], None] | None) 
     write_json(folder / RECIPE, {**spec.facts, "name": spec.recipe.name})
     write_json(folder / VERSIONS, versions())
     splits = load_data(spec)
-    with Ledger.open(folder / "ledger", reserve=_RESERVE) as ledger:
+    with Ledger.open(folder / LEDGER, reserve=_RESERVE) as ledger:
         private = started(spec, splits, ledger, folder / CHECKPOINT)
         # A run that is killed before its first checkpoint would not be known again, if it is secure
         # or goes on with another number of processes.

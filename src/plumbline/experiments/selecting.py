@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from plumbline.data import Splits
-from plumbline.experiments.files import MODEL, RESULT, STATEMENT, write_json, write_text
+from plumbline.experiments.files import LEDGER, MODEL, RESULT, STATEMENT, write_json, write_text
 from plumbline.experiments.loading import load_data, measure
 from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
 from plumbline.experiments.results import RunResult, write_model
@@ -129,7 +129,7 @@ def select(
             tried = RunSpec(noisy, sized, spec.seed, spec.held_out, noise_seed=own)
             home = Path(secret) / str(number)  # of its own: equal settings may be drawn again
             result = run(tried, home)
-            _require_released(trained_at(noise), home / tried.folder / "ledger")
+            _require_released(trained_at(noise), home / tried.folder / LEDGER)
             score = _score(result, expected, source, number)
             if best is None or score > best[0]:
                 best = (score, chosen, home / tried.folder / MODEL)
