@@ -135,12 +135,15 @@ def main() -> None:
     """Searches, keeps every row, prints the best of each cell."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("tasks", nargs="+", choices=list(TASKS))
-    parser.add_argument("--features", nargs="+", help="all, if none are named")
+    kinds = sorted({kind for task in TASKS.values() for kind in task.features})
+    parser.add_argument("--features", nargs="+", choices=kinds, help="all of a task's by default")
     parser.add_argument("--trials", type=int, default=4)
     options = parser.parse_args()
     rows = json.loads(RESULTS.read_text()) if RESULTS.is_file() else []
     for name in options.tasks:
-        for features in options.features or TASKS[name].features:
+        for features in TASKS[name].features:
+            if features not in (options.features or kinds):
+                continue
             rows = [row for row in rows if (row["task"], row["features"]) != (name, features)]
             for row in search(name, features, options.trials):
                 rows.append(row)

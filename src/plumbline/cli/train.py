@@ -244,7 +244,7 @@ def train(
     refuse_several("a run on the table")
     name = method_named(method or METHOD)
     values = settings_of(name, set_ or [])
-    absent = ("", *(missing_value or []))
+    absent, lacking = ("", *(missing_value or [])), missing or "error"
     _check_budget(epsilon, delta)
     rows = read_own_table(
         data,
@@ -252,7 +252,7 @@ def train(
         sensitive=sensitive or (),
         categorical=categorical or (),
         drop=drop or (),
-        missing=missing or "error",
+        missing=lacking,
         missing_values=absent,
         test=test,
     )
@@ -290,7 +290,7 @@ def train(
             "columns": list(rows.columns),
             "categorical": sorted(set(categorical or [])),
             "drop": sorted(set(drop or [])),
-            "missing": missing or "error",
+            "missing": lacking,
             "missing_values": sorted(set(absent)),
             "test": None if test is None else test.name,
             "method": name,

@@ -7,12 +7,9 @@ Every number of the table names the folders that it comes from.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from pydantic import BaseModel
 
 from plumbline.experiments.files import (
     RECIPE,
@@ -38,6 +35,7 @@ from plumbline.fairness import (
     cost_of_reports,
 )
 from plumbline.mechanism.rounding import rounded_up
+from plumbline.training.settings import Facts, differences, facts_of
 
 NONPRIVATE = "nonprivate"
 
@@ -164,8 +162,7 @@ def _kept(root: Path) -> Recipe | None:
 
 def _check_same(recipe: Recipe, kept: Recipe, root: Path) -> None:
     """Refuses a recipe that has only its name in common with the one in the folder."""
-    new, old = ({name: _plain(getattr(one, name)) for name in _SHARED} for one in (recipe, kept))
-    changes = list(_differences(new, old))
+    changes = differences(_facts(recipe), _facts(kept), "there", absent="not given")
     if changes:
         raise RecipeError(
             f"{root} holds finished runs of another recipe called '{kept.name}': "
@@ -174,21 +171,9 @@ def _check_same(recipe: Recipe, kept: Recipe, root: Path) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json") if isinstance(value, BaseModel) else value
-
-
-def _differences(new: Any, old: Any, name: str = "") -> Iterator[str]:
-    """In words, every setting that is not what it was."""
-    if isinstance(new, dict) and isinstance(old, dict):
-        for key in dict.fromkeys([*new, *old]):
-            yield from _differences(new.get(key), old.get(key), f"{name}.{key}".strip("."))
-    elif new != old:
-        yield f"{name} is {_word(new)} here and {_word(old)} there"
-
-
-def _word(value: Any) -> str:
-    return "not given" if value is None else repr(value)
+def _facts(recipe: Recipe) -> Facts:
+    fields = recipe.model_dump(mode="json", include=set(_SHARED))
+    return {key: fact for name in _SHARED for key, fact in facts_of(fields[name], name).items()}
 
 
 def table_of(recipe: Recipe, results: Sequence[RunResult]) -> Table:

@@ -108,9 +108,10 @@ def _check_company(run: Run, batch: PrivateBatch) -> bool:
     if len(some) == len(few):
         return False
     first, other = _losses(run, batch, few, 0), _losses(run, batch, few, 1)
-    _warn_of_bad_records(_losses(run, batch, some, 0))
+    among = _losses(run, batch, some, 0)
+    _warn_of_bad_records(among)
     if torch.equal(first, other):
-        return _same(first, _losses(run, batch, some, 0))
+        return _same(first, among)
     # Dropout would differ with the number of rows. What is left then is drawn record by record, or
     # by generators of the user's own, with which nothing can be compared.
     with evaluating(run.model):

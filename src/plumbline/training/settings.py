@@ -57,11 +57,18 @@ def facts_of(value: Any, name: str) -> Facts:
 
 
 def differences(
-    own: Mapping[str, Fact], stored: Mapping[str, Fact], where: str = "in the checkpoint"
+    own: Mapping[str, Fact],
+    stored: Mapping[str, Fact],
+    where: str = "in the checkpoint",
+    absent: str = "None",
 ) -> list[str]:
-    """In words, where two runs' facts differ."""
+    """In words, where two runs' facts differ; ``absent`` is the word for one that is not there."""
+
+    def told(fact: Fact) -> str:
+        return absent if fact is None else repr(fact)
+
     return [
-        f"{name} is {own.get(name)!r} here and {stored.get(name)!r} {where}"
+        f"{name} is {told(own.get(name))} here and {told(stored.get(name))} {where}"
         for name in sorted(own.keys() | stored.keys())
         if own.get(name) != stored.get(name)
     ]
