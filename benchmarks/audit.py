@@ -23,7 +23,7 @@ from rich.console import Console
 from plumbline.auditing import Membership, StepAudit, audit_step
 from plumbline.experiments import Recipe, RunSpec
 from plumbline.experiments.attacking import audit_recipe, averaged
-from plumbline.fairness import plain
+from plumbline.fairness import to_json
 from plumbline.methods import REGISTRY
 from tests.auditing.planted import BUGS
 
@@ -156,7 +156,7 @@ def adult(quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-PARTS = {"plain": plain_gaussian, "methods": methods, "bugs": bugs, "adult": adult}
+PARTS = {"to_json": plain_gaussian, "methods": methods, "bugs": bugs, "adult": adult}
 
 
 def _row(name: str, found: StepAudit) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _row(name: str, found: StepAudit) -> dict[str, Any]:
 def _gap(runs: Sequence[Membership]) -> list[float]:
     """The second group's AUC less the first one's, in each run."""
     return [
-        float(np.diff([float(plain(one.values["auc"])) for one in run.by_group.values()])[0])
+        float(np.diff([float(to_json(one.values["auc"])) for one in run.by_group.values()])[0])
         for run in runs
     ]
 
@@ -283,7 +283,7 @@ def _adult_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 TABLES = {
-    "plain": _plain_table,
+    "to_json": _plain_table,
     "methods": _methods_table,
     "bugs": _bugs_table,
     "adult": _adult_table,

@@ -32,7 +32,7 @@ STEPS = 1_000_000  # more than a benchmark makes
 def rank_of_run(
     pipe: Connection, rank: int, ranks: int, meeting: str, model: str, size: int
 ) -> None:
-    """One process: makes as many steps as it is told, and says how long they took."""
+    """One process: makes as many steps as it is on_progress, and says how long they took."""
     import torch
     import torch.distributed as dist
 

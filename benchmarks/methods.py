@@ -52,7 +52,7 @@ class Candidate:
 
 CANDIDATES = {
     BASELINE: Candidate(methods.dpsgd),
-    "normalized": Candidate(methods.normalized, 1.02),
+    "normalised": Candidate(methods.normalised, 1.02),
     "automatic": Candidate(methods.automatic, 1.02),
     "global_scaling": Candidate(methods.global_scaling, 1.02),
     "global_adapt": Candidate(methods.global_adapt, 1.02),

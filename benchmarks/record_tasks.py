@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from plumbline import data
 from plumbline.clipping import Automatic, Clipping, Flat, Global
-from plumbline.data import Part
+from plumbline.data import Split
 from plumbline.experiments.loading import cache_folder
 from plumbline.mechanism.release import StepRelease
 from plumbline.models import scattering
@@ -160,7 +160,7 @@ def _images(name: str, epochs: Mapping[float, int]) -> Task:
     )
 
 
-def _normalised(part: Part, found: Tensor, groups: int) -> Records:
+def _normalised(part: Split, found: Tensor, groups: int) -> Records:
     norm = nn.GroupNorm(groups, found.shape[1], affine=False)
     x = torch.empty(len(part), found[0].numel())
     for start in range(0, len(part), _AT_ONCE):

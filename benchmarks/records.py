@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmarks import record_search
 from benchmarks.record_tasks import METHODS
-from plumbline.experiments import Recipe, Table, compare
+from plumbline.experiments import Comparison, Recipe, compare
 from plumbline.experiments.recipes import folder as recipes_folder
 
 RECORDS = "records"
@@ -60,7 +60,9 @@ def main() -> None:
             table = compare(
                 recipe,
                 options.out / name,
-                told=lambda p, s=status, n=name: s.update(f"{n}: {p.done} of {p.total} runs"),
+                on_progress=lambda p, s=status, n=name: s.update(
+                    f"{n}: {p.done} of {p.total} runs"
+                ),
             )
         found[name] = _measured(table, targets[name])
         console.print(name, found[name], highlight=False)
@@ -74,7 +76,7 @@ def main() -> None:
     console.print(text, highlight=False)
 
 
-def _measured(table: Table, target: dict[str, Any]) -> dict[str, Any]:
+def _measured(table: Comparison, target: dict[str, Any]) -> dict[str, Any]:
     """Each figure to be reached, measured; epsilon and the mean time of a run."""
     row = table.rows[0]
     values = {}

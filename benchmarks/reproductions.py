@@ -44,7 +44,9 @@ def main() -> None:
                 name,
                 chosen,
                 options.out,
-                told=lambda p, s=status, n=name: s.update(f"{n}: {p.done} of {p.total} runs"),
+                on_progress=lambda p, s=status, n=name: s.update(
+                    f"{n}: {p.done} of {p.total} runs"
+                ),
             )
         (KEPT / f"{name}.md").write_text(str(found), encoding="utf-8")
         console.print(str(found), highlight=False, soft_wrap=True)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.augmentations import Augmentation, Chain, Crop, Flip, Shift
-from plumbline.draws import Draws
+from plumbline.record_random import Draws
 
 CHAIN = Chain(Flip(), Shift(3), Crop(4, 6))
 ALL = [

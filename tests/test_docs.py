@@ -35,7 +35,7 @@ from typer.testing import CliRunner
 import plumbline as pl
 from plumbline.cli import app
 from plumbline.experiments.papers import PublishedFile, ReproductionFile, Size
-from plumbline.experiments.recipe import Part, Recipe
+from plumbline.experiments.recipe import Recipe, SettingsPart
 from plumbline.experiments.recipes import find
 from plumbline.methods import REGISTRY
 
@@ -132,7 +132,7 @@ def test_the_readme_has_code() -> None:
 
 # Recipes
 
-SETTINGS: dict[str, type[Part]] = {
+SETTINGS: dict[str, type[SettingsPart]] = {
     "": Recipe,
     "a reproduction": ReproductionFile,
     "published numbers": PublishedFile,

@@ -13,14 +13,14 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 
-SHARED = {"checks", "draws", "stateful", "undefined"}  # which know nothing of the others
+SHARED = {"checks", "record_random", "results", "state"}  # which know nothing of the others
 STAGES = {"sampling", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
 CORE = STAGES | {"training", "methods", "augmentations"}
 
 ALLOWED: dict[str, set[str]] = {
     # the stages of a step
     "gradients": set(),
-    "mechanism": {"undefined"},  # the statement for programs names infinity as all JSON does
+    "mechanism": {"results"},  # the statement for programs names infinity as all JSON does
     "sampling": {"mechanism"},  # a sampler emits the event that is accounted
     "clipping": {"mechanism"} | SHARED,  # a strategy may ask questions of its own, such as counts
     "evaluation": {"gradients", "mechanism"} | SHARED,  # so may a rule
@@ -29,14 +29,14 @@ ALLOWED: dict[str, set[str]] = {
     "methods": {"evaluation", "clipping", "gradients", "mechanism", "augmentations"} | SHARED,
     # what they share
     "checks": set(),
-    "draws": set(),
-    "stateful": set(),
-    "undefined": set(),
-    "augmentations": {"draws"},
+    "record_random": set(),
+    "state": set(),
+    "results": set(),
+    "augmentations": {"record_random"},
     # beside it
     "data": {"checks"},
     "models": {"checks"},
-    "fairness": {"checks", "undefined"},
+    "fairness": {"checks", "results"},
     "diagnostics": {"gradients", "evaluation", "clipping"} | SHARED,
     # on top
     "auditing": {"mechanism", "sampling", "methods", "training", "fairness", "checks"},

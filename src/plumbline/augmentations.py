@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from plumbline.draws import Draws
+from plumbline.record_random import Draws
 
 
 class Augmentation(Protocol):

@@ -5,8 +5,8 @@ import pytest
 from scipy import special
 
 from plumbline.auditing import audit_run
+from plumbline.auditing.lower_bounds import LowerBound
 from plumbline.auditing.one_run import RunAudit
-from plumbline.mechanism.audit import LowerBound
 
 
 def randomised_response(epsilon: float, seed: int = 0):  # type: ignore[no-untyped-def]

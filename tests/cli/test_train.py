@@ -256,8 +256,8 @@ def test_a_run_of_a_recipe(call: Called, tmp_path: Path) -> None:
     changed = ["--epsilon", "3", "--set", "clip=2", "--seed", "7", "--learning-rate", "0.5"]
     assert call("train", recipe, *changed) == 0
     assert "epsilon = 3.00" in call.out
-    assert call("train", recipe, "--method", "normalized", "--json") == 0
-    assert call.json["method"] == "normalized"
+    assert call("train", recipe, "--method", "normalised", "--json") == 0
+    assert call.json["method"] == "normalised"
     assert call("train", recipe, "--target", "income") == 2
     assert "--target is for a table of your own" in call.err
 
@@ -326,7 +326,7 @@ WORDS = "age,sex,income\n" + "".join(f"{k if k else 'NA'},f,{'ab'[k % 2]}\n" for
         (None, ["--set", "clp=1"], "Did you mean 'clip'?"),
         (None, ["--set", "clip"], "as in --set clip=0.5"),
         (None, ["--set", "clip=-1"], "clip"),
-        (None, ["--method", "normalized", "--set", "clip=1"], "has no settings"),
+        (None, ["--method", "normalised", "--set", "clip=1"], "has no settings"),
         (None, ["--method", "batch-clipping"], "needs public"),
         (None, ["--method", "self-augmented"], "views of images"),
         (None, ["--model", "adult-mpl"], "Did you mean 'adult-mlp'?"),

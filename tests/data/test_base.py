@@ -2,13 +2,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from plumbline.data.base import FILES, LOADERS, Constant, Part, Splits, dataset, load
+from plumbline.data.base import FILES, LOADERS, Constant, Split, Splits, dataset, load
 from plumbline.data.files import File
 
 
-def images(records: int = 5) -> Part:
+def images(records: int = 5) -> Split:
     x = torch.arange(records * 4, dtype=torch.uint8).view(records, 2, 2)
-    return Part(x, torch.arange(records), torch.arange(records) % 2, lambda rows: rows / 255)
+    return Split(x, torch.arange(records), torch.arange(records) % 2, lambda rows: rows / 255)
 
 
 def test_records_are_prepared_when_they_are_fetched() -> None:
@@ -21,7 +21,7 @@ def test_records_are_prepared_when_they_are_fetched() -> None:
 
 def test_all_records_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumbline.data.base._AT_ONCE", 3)
-    part = Part(torch.arange(7.0)[:, None], torch.arange(7), prepare=lambda rows: 2 * rows)
+    part = Split(torch.arange(7.0)[:, None], torch.arange(7), prepare=lambda rows: 2 * rows)
     pieces = list(part.pieces())
     assert [len(y) for _, y in pieces] == [3, 3, 1]
     assert torch.equal(torch.cat([x for x, _ in pieces])[:, 0], 2 * torch.arange(7.0))
@@ -64,7 +64,7 @@ class Pairs:
 
 
 def test_records_of_several_tensors() -> None:
-    part = Part(Pairs(torch.arange(4)), torch.zeros(4))
+    part = Split(Pairs(torch.arange(4)), torch.zeros(4))
     (first, second), _ = part.fetch(torch.tensor([1, 3]))
     assert (first.tolist(), second.tolist()) == ([1, 3], [10, 30])
     (first, second), _ = part.select(torch.tensor([2, 1]))[0]
@@ -73,9 +73,9 @@ def test_records_of_several_tensors() -> None:
 
 def test_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match=r"'x': 2, 'y': 3.*one row per record"):
-        Part(torch.zeros(2, 1), torch.zeros(3))
+        Split(torch.zeros(2, 1), torch.zeros(3))
     with pytest.raises(ValueError, match="'sensitive_features': 1"):
-        Part(torch.zeros(2, 1), torch.zeros(2), torch.zeros(1))
+        Split(torch.zeros(2, 1), torch.zeros(2), torch.zeros(1))
 
 
 def test_the_statement_lists_what_was_computed_from_the_training_records() -> None:

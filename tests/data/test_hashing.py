@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbline.data.base import Part
+from plumbline.data.base import Split
 from plumbline.data.hashing import SparseRows, hashed, hashing_constant
 from plumbline.data.text import corpus, tokens
 
@@ -113,7 +113,7 @@ def test_some_of_the_records() -> None:
 
 
 def test_as_the_x_of_a_part() -> None:
-    part = Part(hashed(corpus(TEXTS)), torch.arange(5))
+    part = Split(hashed(corpus(TEXTS)), torch.arange(5))
     (bins, values), y = part.fetch(torch.tensor([1, 3]))
     assert (bins.shape, values.shape, y.tolist()) == ((2, 5), (2, 5), [1, 3])
     loader = torch.utils.data.DataLoader(part, batch_size=2)

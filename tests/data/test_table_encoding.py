@@ -25,7 +25,7 @@ def table(tmp_path: Path, rows: list[str] = ROWS, name: str = "people.csv") -> P
 def kept(encoding: TableEncoding | None, path: Path) -> TableEncoding:
     """Written to a file and read again."""
     assert encoding is not None
-    path.write_text(json.dumps(encoding.plain()))
+    path.write_text(json.dumps(encoding.to_json()))
     return read_encoding(path)
 
 
@@ -103,7 +103,7 @@ def test_rows_that_lack_a_value(tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused(tmp_path: Path, damage: dict[str, Any]) -> None:
     encoding = TableEncoding(target="y", classes=("n", "y"), columns=(Numeric("age", 0, 2),))
     path = tmp_path / "encoding.json"
-    path.write_text(json.dumps(encoding.plain() | damage))
+    path.write_text(json.dumps(encoding.to_json() | damage))
     with pytest.raises(DataError, match=r"encoding\.json is damaged, or of another version"):
         read_encoding(path)
 

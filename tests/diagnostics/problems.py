@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plumbline.clipping import Clipping, Flat
-from plumbline.diagnostics import Sample, Undefined, plain
+from plumbline.diagnostics import Sample, Undefined, to_json
 from plumbline.gradients import PerSampleGradients
 
 
@@ -156,7 +156,7 @@ BAD: dict[str, Callable[[], Sample]] = {
 
 def assert_plain(result: Any) -> None:
     """The result is JSON: every number is finite, and what is undefined says so in words."""
-    text = json.dumps(plain(result), allow_nan=False)
+    text = json.dumps(to_json(result), allow_nan=False)
     assert "nan" not in text.lower()
     assert 'inf"' not in text  # the word for a number that should have been Undefined
 

@@ -160,7 +160,7 @@ def test_records_that_are_not_finite_are_left_out_of_every_number(
     for name, diagnose in SAMPLED.items():
         if name in ("perturbation", "no perturbation", "averaging", "bias by size"):
             continue  # these draw by a record's place
-        expected, found = dg.plain(diagnose(clean)), dg.plain(diagnose(bad))
+        expected, found = dg.to_json(diagnose(clean)), dg.to_json(diagnose(bad))
         if name == "norms":
             assert found.pop("not_finite") == 4
             assert expected.pop("not_finite") == 0
@@ -258,6 +258,6 @@ def test_a_cosine_with_what_is_not_finite_is_undefined(value: float) -> None:
 
 def test_plain_results_name_their_fields() -> None:
     bound = dg.PenaltyBound(1.0, dg.Undefined("a reason"))
-    assert dg.plain(bound) == {"norm_of_mean": 1.0, "mean_of_norms": "undefined: a reason"}
-    assert dg.plain({0.5: torch.tensor([1.0, 2.0])}) == {"0.5": [1.0, 2.0]}
-    assert json.loads(json.dumps(dg.plain((bound, None)))) == [dg.plain(bound), None]
+    assert dg.to_json(bound) == {"norm_of_mean": 1.0, "mean_of_norms": "undefined: a reason"}
+    assert dg.to_json({0.5: torch.tensor([1.0, 2.0])}) == {"0.5": [1.0, 2.0]}
+    assert json.loads(json.dumps(dg.to_json((bound, None)))) == [dg.to_json(bound), None]

@@ -14,9 +14,9 @@ from plumbline.diagnostics import (
     Trace,
     Undefined,
     excessive_risk,
-    plain,
     risk_gap_bounds,
     spectrum,
+    to_json,
 )
 from plumbline.diagnostics.landscape import moved
 
@@ -201,4 +201,4 @@ def test_what_cannot_be_known_says_why() -> None:
     assert isinstance(bounds.direction, Undefined)
     for result in (none, empty, dropped, bounds):
         assert isinstance(result, ExcessiveRisk) or result is bounds
-        json.dumps(plain(result), allow_nan=False)
+        json.dumps(to_json(result), allow_nan=False)

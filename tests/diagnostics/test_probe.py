@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import plumbline as pl
-from plumbline.diagnostics import MEASUREMENTS, Probe, Sample, bias, plain
+from plumbline.diagnostics import MEASUREMENTS, Probe, Sample, bias, to_json
 from tests.training.small import data, network, private
 
 
@@ -70,7 +70,7 @@ def test_the_file_says_that_epsilon_covers_none_of_it(tmp_path: Path) -> None:
     assert "not covered by epsilon" in first["label"]
     assert [line["step"] for line in rest] == [1, 2, 3, 4]
     assert set(rest[0]["results"]["norms"]["by_group"]) == {"0", "1"}
-    assert rest[0]["results"] == json.loads(json.dumps(plain(probe.readings[0].results)))
+    assert rest[0]["results"] == json.loads(json.dumps(to_json(probe.readings[0].results)))
 
 
 def test_wrong_settings() -> None:

@@ -17,7 +17,7 @@ from plumbline.diagnostics import (
     error_parts,
     explained_by_rate,
     norms,
-    plain,
+    to_json,
     verdict,
 )
 from plumbline.gradients import PerSampleGradients
@@ -156,7 +156,7 @@ def test_undefined_measurements_are_left_out(records: int) -> None:
         assert empty.norm == nothing
         found = verdict(Evidence(bias=empty))
     assert found.scores == {}
-    json.dumps(plain(found), allow_nan=False)
+    json.dumps(to_json(found), allow_nan=False)
 
 
 def test_every_word_is_marked_as_not_covered() -> None:
@@ -173,4 +173,4 @@ def test_a_real_network() -> None:
     )
     found = verdict(Evidence(bias=bias(sample), errors=error_parts(sample), steps=100))
     assert found.cause in ("clipping magnitude", "clipping direction")
-    json.dumps(plain(found), allow_nan=False)
+    json.dumps(to_json(found), allow_nan=False)

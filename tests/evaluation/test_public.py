@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import plumbline as pl
 from plumbline.clipping import Flat
-from plumbline.draws import Draws
 from plumbline.evaluation import BatchClipping, predict
+from plumbline.record_random import Draws
 from tests.methods.literal import CLIP, LOSS, Case, Reference, clipped, close, flat, images, network
 from tests.methods.literal import train as trained
 from tests.methods.test_references_random import PUBLIC, normed

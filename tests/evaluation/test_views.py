@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import plumbline as pl
 from plumbline.clipping import Flat, PerGroup
-from plumbline.draws import Draws
 from plumbline.evaluation import Bam, DpSam, Views
+from plumbline.record_random import Draws
 from tests.methods.literal import CLIP, RECORDS, close, images, network, prepare, train
 
 

@@ -28,7 +28,7 @@ def test_a_row_of_a_recipe_is_audited_by_one_run(monkeypatch: pytest.MonkeyPatch
         Private, "fit", lambda self, *a, **k: seen.append(self) or fit(self, *a, **k)
     )
     steps: list[tuple[int, int]] = []
-    found = audit_recipe(spec(), 200, told=lambda *step: steps.append(step))
+    found = audit_recipe(spec(), 200, on_progress=lambda *step: steps.append(step))
     (private,) = seen
     assert found.method == "dpsgd"
     assert found.claimed == private.epsilon(exact=True)

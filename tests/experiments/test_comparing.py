@@ -6,7 +6,7 @@ import pytest
 
 from plumbline.experiments import compare, pool, run
 from plumbline.experiments.recipe import RecipeError
-from plumbline.experiments.specs import RunSpec
+from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import compare_to
 from plumbline.report.reading import read as read_study
 from tests.experiments.small import fields, recipe
@@ -79,7 +79,7 @@ def test_rows_that_fail_do_not_take_the_place_of_those_that_are_finished(tmp_pat
     with pytest.raises(ValueError, match="999999"):
         compare(recipe(seeds=[0], methods=rows), tmp_path, workers=1)
     assert len(read_study(tmp_path).recipe.methods) == 3
-    more = recipe(seeds=[0], methods=[*fields()["methods"], {"name": "normalized"}])
+    more = recipe(seeds=[0], methods=[*fields()["methods"], {"name": "normalised"}])
     assert len(compare(more, tmp_path, workers=1).rows) == 4  # a further row is welcome
     assert len(read_study(tmp_path).recipe.methods) == 4
 

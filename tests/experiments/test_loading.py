@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plumbline.data import Part, Splits
+from plumbline.data import Split, Splits
 from plumbline.experiments import RecipeError, loading
 from tests.experiments.small import spec
 
@@ -24,12 +24,12 @@ def test_features_of_a_selection_are_those_of_the_whole(
 ) -> None:
     seen: list[int] = []
 
-    def features(part: Part, **_: object) -> torch.Tensor:
+    def features(part: Split, **_: object) -> torch.Tensor:
         seen.append(len(part))
         return torch.arange(len(part)).float()[:, None]
 
     monkeypatch.setattr(loading.scattering, "features", features)
-    whole = Part(torch.zeros(10, 1, 8, 8), torch.arange(10))
+    whole = Split(torch.zeros(10, 1, 8, 8), torch.arange(10))
     chosen = whole.select(torch.tensor([7, 2]))
     scattered = loading._scattered(chosen, 2)
     assert seen == [10]
@@ -38,7 +38,7 @@ def test_features_of_a_selection_are_those_of_the_whole(
 
 
 def numbered(count: int) -> Splits:
-    part = Part(torch.arange(count)[:, None], torch.zeros(count))
+    part = Split(torch.arange(count)[:, None], torch.zeros(count))
     return Splits("numbered", part, part, ("one",))
 
 

@@ -20,15 +20,17 @@ def specs(seeds: int = 2) -> list[RunSpec]:
 
 
 def test_runs_are_told_step_by_step_and_counted(tmp_path: Path) -> None:
-    told: list[Progress] = []
+    on_progress: list[Progress] = []
     with Workers(1) as workers:
         results = workers.run(
-            specs(), tmp_path, lambda p: told.append(Progress(p.done, p.total, dict(p.running)))
+            specs(),
+            tmp_path,
+            lambda p: on_progress.append(Progress(p.done, p.total, dict(p.running))),
         )
     assert [result.seed for result in results] == [0, 1]
-    assert (told[0].done, told[0].total) == (0, 2)
-    assert told[-1] == Progress(2, 2, {})
-    assert any("dpsgd, seed 0" in one.running for one in told)
+    assert (on_progress[0].done, on_progress[0].total) == (0, 2)
+    assert on_progress[-1] == Progress(2, 2, {})
+    assert any("dpsgd, seed 0" in one.running for one in on_progress)
 
 
 def test_processes_give_what_this_one_does_and_repeat_nothing(
@@ -69,11 +71,11 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         "if __name__ == '__main__':\n"
         "    one = recipe(budget={**recipe().budget.model_dump(), 'steps': 10**6})\n"
         "    specs = [RunSpec(one, one.methods[1], seed) for seed in range(2)]\n"
-        "    def told(progress):\n"
+        "    def on_progress(progress):\n"
         "        if progress.running:\n"
         "            os.kill(os.getpid(), signal.SIGKILL)\n"
         "    with Workers(2) as workers:\n"
-        f"        workers.run(specs, Path({str(tmp_path)!r}), told)\n"
+        f"        workers.run(specs, Path({str(tmp_path)!r}), on_progress)\n"
     )
     root = Path(__file__).parents[2]
     held, kept = os.pipe()  # which the workers inherit: it ends when the last of them does

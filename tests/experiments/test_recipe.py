@@ -37,7 +37,7 @@ def test_names_of_methods_may_have_hyphens_and_titles_are_labels() -> None:
             {"methods": [{"name": "dpsgd", "settings": {"clop": 1}}]},
             "'dpsgd' called 'clop'.*mean 'clip'",
         ),
-        ({"methods": [{"name": "normalized", "settings": {"clip": 1}}]}, "has no settings"),
+        ({"methods": [{"name": "normalised", "settings": {"clip": 1}}]}, "has no settings"),
         ({"methods": [{"name": "dpsgd", "settings": {"clip": -1}}]}, "clip is -1"),
         ({"methods": []}, "methods: .*at least 1 item"),
         ({"seeds": [1, 1]}, "give each once"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.experiments.judging import Verdict
+from plumbline.experiments.paper_verdicts import PaperVerdict
 from plumbline.experiments.papers import names
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.reproducing import reproduce
@@ -97,8 +97,8 @@ def test_a_small_table_end_to_end(papers: Path, tmp_path: Path) -> None:
     (papers / "small.toml").write_text(SMALL)
     (papers / "small.published.toml").write_text(SMALL_PUBLISHED)
     found = reproduce("small", "paper", tmp_path / "runs", workers=1)
-    assert found.rows == {"DPSGD": Verdict.REPRODUCED}
-    assert [claim.verdict for claim in found.claims] == [Verdict.REPRODUCED] * 2
+    assert found.rows == {"DPSGD": PaperVerdict.REPRODUCED}
+    assert [claim.verdict for claim in found.claims] == [PaperVerdict.REPRODUCED] * 2
     paper, tuned = found.measurements.paper, found.measurements.tuned
     assert "nonprivate / accuracy / female" in paper
     assert not any(key.startswith("nonprivate") for key in tuned)

@@ -26,7 +26,7 @@ DONE = RunResult("dpsgd", 3, 2.5, 10, 1.5, REPORT, "In words.", "dpsgd-seed3-012
 @pytest.mark.parametrize("epsilon", [2.5, math.inf])
 def test_what_is_written_is_read(tmp_path: Path, epsilon: float) -> None:
     done = replace(DONE, epsilon=epsilon)
-    (tmp_path / RESULT).write_text(json.dumps(done.plain(), allow_nan=False))
+    (tmp_path / RESULT).write_text(json.dumps(done.to_json(), allow_nan=False))
     assert read_result(tmp_path) == done
 
 
@@ -36,7 +36,7 @@ def test_there_may_be_none_yet(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["report", "epsilon", "seed"])
 def test_a_damaged_one_is_refused(tmp_path: Path, field: str) -> None:
-    stored = DONE.plain()
+    stored = DONE.to_json()
     del stored[field]
     (tmp_path / RESULT).write_text(json.dumps(stored))
     with pytest.raises(FileError, match=rf"result\.json is damaged.*{field}"):

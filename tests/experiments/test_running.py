@@ -86,7 +86,7 @@ def test_two_processes_make_one_run(tmp_path: Path) -> None:
 
     def begin(rank: int) -> int:
         running._SAVE_SECONDS = 0.0 if rank == 0 else 1e9  # rank 0's clock decides
-        run(spec(), tmp_path, told=_interrupt_at(6))  # only rank 0 tells
+        run(spec(), tmp_path, on_progress=_interrupt_at(6))  # only rank 0 tells
         return rank
 
     ended = in_ranks(2, begin, tmp_path)
@@ -107,8 +107,8 @@ def test_two_processes_make_one_run(tmp_path: Path) -> None:
 
 
 def _interrupt_at(last: int) -> Callable[[int, int], None]:
-    def told(step: int, steps: int) -> None:
+    def on_progress(step: int, steps: int) -> None:
         if step == last:
             raise KeyboardInterrupt
 
-    return told
+    return on_progress

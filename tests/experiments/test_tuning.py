@@ -35,15 +35,15 @@ def test_every_row_gets_the_same_trials_and_the_best_becomes_a_row(
     tuned: tuple[Recipe, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, root = tuned
-    told: list[tuple[int, int]] = []
-    found = tune(one, root, workers=1, told=lambda p: told.append((p.done, p.total)))
+    on_progress: list[tuple[int, int]] = []
+    found = tune(one, root, workers=1, on_progress=lambda p: on_progress.append((p.done, p.total)))
     assert {title: len(trials) for title, trials in found.trials.items()} == {
         "nonprivate": 3,
         "dpsgd": 3,
         "adapt": 3,
     }
-    assert told[-1] == (9, 9)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert on_progress[-1] == (9, 9)
+    assert [done for done, _ in on_progress] == sorted(done for done, _ in on_progress)
     for row in one.methods:
         trials = found.trials[row.title]
         given = row.learning_rate or one.optimizer.learning_rate

@@ -11,8 +11,8 @@ from plumbline.fairness import (
     Undefined,
     cost_of_reports,
     evaluate,
-    plain,
     privacy_cost,
+    to_json,
 )
 from tests.fairness.examples import random_outcomes, with_accuracy
 
@@ -171,7 +171,7 @@ def test_the_cost_is_json() -> None:
     cost = privacy_cost(
         [outcomes(70, 90, 1, 1)], [outcomes(80, 92, 0.5, 0.5)], sensitive_features=GROUPS
     )
-    values = json.loads(json.dumps(plain(cost), allow_nan=False))
+    values = json.loads(json.dumps(to_json(cost), allow_nan=False))
     assert set(values) == {"privacy_cost", "excessive_risk", "sizes", "too_small", "privacy"}
     assert values["privacy_cost"]["gap"]["value"] == pytest.approx(0.08, rel=1e-12)
     assert values["privacy_cost"]["worst"] == "0"

@@ -10,8 +10,8 @@ from plumbline.fairness import (
     Outcomes,
     Undefined,
     bootstrap_cost,
-    plain,
     privacy_cost,
+    to_json,
 )
 from tests.fairness.examples import random_outcomes
 
@@ -59,7 +59,7 @@ def test_against_a_loop_that_computes_every_resample() -> None:
             assert isinstance(own, Interval)
             expected = np.quantile(np.array(values, float), [0.2, 0.8])
             np.testing.assert_allclose([own.low, own.high], expected, rtol=1e-9, atol=1e-12)
-    assert json.loads(json.dumps(plain(found), allow_nan=False))["level"] == 0.6
+    assert json.loads(json.dumps(to_json(found), allow_nan=False))["level"] == 0.6
 
 
 def test_groups_without_a_cost_say_why() -> None:

@@ -10,7 +10,7 @@ import pytest
 import sklearn.metrics
 import torch
 
-from plumbline.fairness import METRICS, Outcomes, Undefined, evaluate, plain
+from plumbline.fairness import METRICS, Outcomes, Undefined, evaluate, to_json
 from tests.fairness.examples import random_outcomes
 
 
@@ -158,7 +158,7 @@ def test_many_classes() -> None:
 def test_a_report_is_json() -> None:
     outcomes, groups = random_outcomes(100, groups=2)
     report = evaluate(outcomes, sensitive_features=groups, names=("a", "b", "empty"))
-    values = json.loads(json.dumps(plain(report), allow_nan=False))
+    values = json.loads(json.dumps(to_json(report), allow_nan=False))
     assert set(values["overall"]) == {metric.name for metric in METRICS}
     assert values["by_group"]["empty"]["loss"] == "undefined: the group has no records"
     assert values["too_small"] == ["empty"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from plumbline.fairness import METRICS, Interval, Outcomes, Undefined, bootstrap, evaluate, plain
+from plumbline.fairness import METRICS, Interval, Outcomes, Undefined, bootstrap, evaluate, to_json
 from tests.fairness.examples import random_outcomes
 
 
@@ -128,7 +128,7 @@ def test_the_same_generator_gives_the_same_intervals() -> None:
     )
     assert first == second
     assert first != third
-    assert json.loads(json.dumps(plain(first), allow_nan=False))["level"] == 0.95
+    assert json.loads(json.dumps(to_json(first), allow_nan=False))["level"] == 0.95
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -6,7 +6,7 @@ import math
 import pytest
 import scipy.stats
 
-from plumbline.fairness import Undefined, across_seeds, estimate, evaluate, plain
+from plumbline.fairness import Undefined, across_seeds, estimate, evaluate, to_json
 from tests.fairness.examples import random_outcomes
 
 
@@ -42,7 +42,7 @@ def test_across_seeds() -> None:
     assert found.difference["accuracy"] == estimate(gaps)
     assert found.sizes["1"] == min(report.sizes["1"] for report in reports)
     assert found.too_small == ()
-    assert json.loads(json.dumps(plain(found)))["sizes"] == found.sizes
+    assert json.loads(json.dumps(to_json(found)))["sizes"] == found.sizes
 
 
 def test_a_group_that_one_run_has_not() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from plumbline.fairness import Undefined, compare_to, holm, plain
+from plumbline.fairness import Undefined, compare_to, holm, to_json
 
 
 def by_enumeration(gains: list[float]) -> float:
@@ -126,7 +126,7 @@ def test_several_methods_are_corrected_together() -> None:
     p_values = [test.p_value for test in found.tests.values()]
     assert [test.adjusted for test in found.tests.values()] == holm(p_values)
     assert list(found.tests) == ["m0", "m1", "m2"]
-    assert json.loads(json.dumps(plain(found), allow_nan=False))["better"] == "higher"
+    assert json.loads(json.dumps(to_json(found), allow_nan=False))["better"] == "higher"
 
 
 @pytest.mark.parametrize(

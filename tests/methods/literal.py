@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 import plumbline as pl
-from plumbline.draws import Draws
 from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.noise import gaussian, rounding_sensitivity
+from plumbline.record_random import Draws
 
 RECORDS, STEPS, EXPECTED, SIGMA, RATE, CLIP = 30, 5, 6, 0.5, 0.1, 5.0
 SEED = 2207  # its batches have 5, 7, 0, 9 and 6 records: an empty one among full ones

@@ -89,7 +89,7 @@ def test_two_samples_cancel_under_normalisation() -> None:
     gradients = next(first_batch(run).chunks()).capture()
     assert gradients.materialise()["w"].flatten().tolist() == [-2, 6]
     assert float(asked(pl.methods.nonprivate(), run).value["w"]) == 4
-    normalised = float(asked(pl.methods.normalized(), run).value["w"])
+    normalised = float(asked(pl.methods.normalised(), run).value["w"])
     assert normalised == pytest.approx(0, abs=1e-12)
     # Flat clipping at 1 does the same to them; beyond both norms it leaves the true gradient.
     assert float(asked(pl.methods.dpsgd(clip=1.0), run).value["w"]) == pytest.approx(0, abs=1e-12)
@@ -100,7 +100,7 @@ def test_two_samples_cancel_under_normalisation() -> None:
 @pytest.mark.parametrize(
     ("method", "moves"),
     [
-        pytest.param(pl.methods.normalized(), False, id="normalised"),
+        pytest.param(pl.methods.normalised(), False, id="normalised"),
         pytest.param(pl.methods.dpsgd(clip=10.0), True, id="flat at 10"),
     ],
 )

@@ -22,7 +22,6 @@ from plumbline.clipping import (
     PerGroup,
     Unclipped,
 )
-from plumbline.draws import Draws
 from plumbline.evaluation import (
     EVALUATIONS,
     Bam,
@@ -41,6 +40,7 @@ from plumbline.evaluation import (
     Views,
 )
 from plumbline.methods import REGISTRY, Method, compose
+from plumbline.record_random import Draws
 from tests.methods.contract import (
     CONTENTS,
     RECORDS,
@@ -210,7 +210,7 @@ def test_each_part_changes_what_is_asked() -> None:
 
 
 NAMES = {
-    "dpsgd", "normalized", "automatic", "per_layer", "adaptive", "global_scaling", "global_adapt",
+    "dpsgd", "normalised", "automatic", "per_layer", "adaptive", "global_scaling", "global_adapt",
     "dpsgd_f", "fairlens", "dp_sam", "dp_sat", "dp_sat_momentum", "bam", "bam_exact", "inner_outer",
     "dp_gd_momentum", "self_augmented", "batch_clipping", "pre_clip_noise", "averaged",
     "group_batchnorm", "nonprivate", "nonprivate_sam", "gradient_norm_penalty", "clipped_only",

@@ -28,7 +28,6 @@ from plumbline.clipping import (
 )
 from plumbline.clipping.base import Gradients
 from plumbline.clipping.flat import flat_factors
-from plumbline.draws import Draws
 from plumbline.evaluation import (
     EVALUATIONS,
     Bam,
@@ -46,6 +45,7 @@ from plumbline.evaluation import (
 from plumbline.gradients import PerSampleGradients
 from plumbline.mechanism.release import PoissonSampling, StepRelease
 from plumbline.methods import REGISTRY, Method
+from plumbline.record_random import Draws
 from tests.methods.contract import (
     DATASETS,
     KINDS,
@@ -358,7 +358,7 @@ def test_gram_norms_are_caught_if_they_are_trusted(monkeypatch: pytest.MonkeyPat
         "plumbline.gradients.per_sample._guarded", lambda squares, term, held: (squares, held)
     )
     with pytest.raises(Broken, match="'gradient' moves by"):
-        check(methods.normalized)
+        check(methods.normalised)
 
 
 def test_the_records_are_of_every_kind() -> None:

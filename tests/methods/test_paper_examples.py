@@ -15,7 +15,6 @@ from scipy import optimize, stats
 from torch import Tensor, nn
 
 import plumbline as pl
-from plumbline.draws import Draws
 from plumbline.experiments.studies.clipping_examples import (
     BATCH,
     EXAMPLES,
@@ -29,6 +28,7 @@ from plumbline.experiments.studies.clipping_examples import (
     updated,
 )
 from plumbline.gradients import PerSampleGradients, jitter
+from plumbline.record_random import Draws
 from tests.training.small import noise_of
 
 

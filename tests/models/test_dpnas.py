@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from plumbline.models.dpnas import CIFAR, FASHION, MNIST, Block, Edges
+from plumbline.models.dpnas import CIFAR, FASHION, MNIST, Edges, SearchedBlock
 
 WRITTEN = {
     "cifar": (
@@ -42,7 +42,7 @@ def _group_norm(x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("edges", [CIFAR, MNIST, FASHION], ids=["cifar", "mnist", "fashion"])
 def test_a_block_by_hand(edges: Edges) -> None:
-    block = Block(edges, 6, 16).double()
+    block = SearchedBlock(edges, 6, 16).double()
     weights = dict(block.named_parameters())
     activations = {"selu": F.selu, "tanh": torch.tanh, "relu": F.relu}
 
@@ -66,4 +66,4 @@ def test_a_block_by_hand(edges: Edges) -> None:
 
 def test_average_pooling_is_an_operation_too() -> None:
     edges = {(start, start + 1): "avg" for start in range(5)}
-    assert isinstance(Block(edges, 8, 8).edges["0-1"], nn.AvgPool2d)
+    assert isinstance(SearchedBlock(edges, 8, 8).edges["0-1"], nn.AvgPool2d)

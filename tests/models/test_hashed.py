@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import plumbline as pl
-from plumbline.data.base import Part
+from plumbline.data.base import Split
 from plumbline.data.hashing import hashed
 from plumbline.data.imdb import imdb_hashed
 from plumbline.data.text import corpus
@@ -22,7 +22,7 @@ LOSS = nn.CrossEntropyLoss(reduction="none")
 GOOD, BAD = ("lovely", "superb", "moving", "clever"), ("awful", "boring", "clumsy", "stupid")
 
 
-def reviews(records: int, bins: int = 2**16) -> Part:
+def reviews(records: int, bins: int = 2**16) -> Split:
     """Good and bad reviews of two telling words and several that tell nothing."""
     generator = torch.Generator().manual_seed(0)
     texts = []
@@ -31,7 +31,7 @@ def reviews(records: int, bins: int = 2**16) -> Part:
         draws = torch.randint(0, 30, (8,), generator=generator).tolist()
         told = [kind[draws[0] % 4], kind[draws[1] % 4]]
         texts.append(" ".join([*told, *(f"word{draw}" for draw in draws[: 2 + number % 6])]))
-    return Part(hashed(corpus(texts), bins, bigrams=True), torch.arange(records) % 2)
+    return Split(hashed(corpus(texts), bins, bigrams=True), torch.arange(records) % 2)
 
 
 class Unpacked(nn.Module):
@@ -88,7 +88,7 @@ def test_records_do_not_mix() -> None:
     assert check_isolation(model, lambda data: LOSS(model(data[0]), data[1]), batch)
 
 
-def accuracy(model: nn.Module, part: Part) -> float:
+def accuracy(model: nn.Module, part: Split) -> float:
     right = 0
     with torch.no_grad():
         for index in torch.arange(len(part)).split(2500):
@@ -97,7 +97,7 @@ def accuracy(model: nn.Module, part: Part) -> float:
     return right / len(part)
 
 
-def train(model: nn.Module, part: Part, budget: pl.Budget, *, lr: float) -> pl.Private:
+def train(model: nn.Module, part: Split, budget: pl.Budget, *, lr: float) -> pl.Private:
     # Averaged momentum: the released gradient counts with 1 - 0.9.
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, dampening=0.9)
     private = pl.make_private(

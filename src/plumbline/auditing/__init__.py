@@ -8,7 +8,7 @@ group. None of them proves privacy: they find what is wrong, and how near an att
 from plumbline.auditing.canary import Canary
 from plumbline.auditing.membership import MEASURES, Attack, Membership, membership
 from plumbline.auditing.one_run import RunAudit, audit_run
-from plumbline.auditing.step import STATISTICS, Finding, StepAudit, audit_step, audited
+from plumbline.auditing.step import STATISTICS, AuditFinding, StepAudit, audit_step, audited
 from plumbline.auditing.watched import AuditError
 
 __all__ = [
@@ -16,8 +16,8 @@ __all__ = [
     "STATISTICS",
     "Attack",
     "AuditError",
+    "AuditFinding",
     "Canary",
-    "Finding",
     "Membership",
     "RunAudit",
     "StepAudit",

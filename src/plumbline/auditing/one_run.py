@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from plumbline.auditing.lower_bounds import LowerBound, one_run
 from plumbline.checks import check_count
-from plumbline.mechanism.audit import LowerBound, one_run
 from plumbline.mechanism.random_source import SecureSource, SeededSource
 from plumbline.mechanism.rounding import rounded_down, rounded_up
 

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from plumbline.auditing import scores
 from plumbline.auditing.canary import Canary
+from plumbline.auditing.lower_bounds import LowerBound, gaussian_dp, threshold_test
 from plumbline.auditing.scores import Floats
 from plumbline.auditing.watched import Told
 from plumbline.auditing.world import World
 from plumbline.checks import check_count, check_positive
-from plumbline.mechanism.audit import LowerBound, gaussian_dp, threshold_test
 from plumbline.mechanism.rounding import rounded_down, rounded_up
 from plumbline.methods import REGISTRY, Method
 
@@ -41,7 +41,7 @@ _LEAST = 100  # repetitions that an audit needs at least: scales are taken over 
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """One bound beside the claim that it tests.
 
     Attributes:
@@ -90,7 +90,7 @@ class StepAudit:
     claimed: float
     moved: float
     canary: Canary | None
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     reason: str | None
 
     @property
@@ -99,7 +99,7 @@ class StepAudit:
         return any(finding.refuted for finding in self.findings)
 
     @property
-    def best(self) -> Finding:
+    def best(self) -> AuditFinding:
         """The finding that comes nearest to its claim, or goes farthest beyond it."""
         if not self.findings:
             raise ValueError(self.verdict())
@@ -159,7 +159,7 @@ def audit_step(
     claimed = world.claimed(sampling_rate, 1)
     world.try_sampling(sampling_rate)
     moved, canary = math.nan, None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[AuditFinding, ...] = ()
     if made.unbounded_reason is None:
         canary = world.farthest()
         told = world.steps(canary, 2 * repetitions, 2 if "difference" in statistics else 1)
@@ -203,7 +203,7 @@ class _Tests:
     delta: float
     confidence: float
 
-    def findings(self, statistic: Statistic) -> list[Finding]:
+    def findings(self, statistic: Statistic) -> list[AuditFinding]:
         """What one statistic shows."""
         first = self.told[0]
         if statistic == "answers":
@@ -212,14 +212,14 @@ class _Tests:
                 *always, delta=self.delta, confidence=self.confidence, sampling_rate=self.rate
             )
             counted = self._counted(scores.answers(first, self._taking_part(self.rate)))
-            return [Finding(statistic, bound, self.claimed) for bound in (gaussian, counted)]
+            return [AuditFinding(statistic, bound, self.claimed) for bound in (gaussian, counted)]
         if statistic == "scale":
             counted = self._counted(scores.scale(first, self._taking_part(self.rate)))
-            return [Finding(statistic, counted, self.claimed)]
+            return [AuditFinding(statistic, counted, self.claimed)]
         rate = min(self.rate, _HALF)
         parts = self._taking_part(rate), self._taking_part(rate, 1)
         counted = self._counted(scores.difference(first, self.told[1], parts))
-        return [Finding(statistic, counted, self.world.claimed(rate, 2))]
+        return [AuditFinding(statistic, counted, self.world.claimed(rate, 2))]
 
     def _counted(self, both: tuple[Floats, Floats]) -> LowerBound:
         return threshold_test(*both, delta=self.delta, confidence=self.confidence)

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from plumbline.undefined import plain
+from plumbline.results import to_json
 
 app = typer.Typer(
     name="plumbline",
@@ -72,7 +72,7 @@ def main() -> None:
         sys.exit(0)
     try:
         if arguments[:1] != ["train"]:
-            from plumbline.cli.launched import refuse_several
+            from plumbline.cli.torchrun import refuse_several
 
             refuse_several(shlex.join(["plumbline", *arguments]))
         code = app(args=arguments, standalone_mode=False, prog_name="plumbline")
@@ -109,7 +109,7 @@ def show(text: str) -> None:
 
 def show_json(value: Any) -> None:
     """The results for machines."""
-    print(json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(to_json(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def show_statement(text: str) -> None:

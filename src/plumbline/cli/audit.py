@@ -115,17 +115,19 @@ def run(
 ) -> None:
     """Trains once with mislabelled canaries, and guesses which of them were trained on."""
     from plumbline.experiments.attacking import LABEL, audit_recipe
-    from plumbline.experiments.specs import RunSpec
-    from plumbline.fairness import plain
+    from plumbline.experiments.run_spec import RunSpec
+    from plumbline.fairness import to_json
 
     made = recipe_at(recipe)
     part = method_of(made, method)
     spec = RunSpec(made, part, made.seeds[0] if seed is None else seed)
-    with _shown(spec.name) as told:
-        found = audit_recipe(spec, canaries, guesses=guesses, confidence=confidence, told=told)
+    with _shown(spec.name) as on_progress:
+        found = audit_recipe(
+            spec, canaries, guesses=guesses, confidence=confidence, on_progress=on_progress
+        )
     refuted = found.found.refuted(found.claimed)
     if json_:
-        show_json({"label": LABEL, **plain(found), "refuted": refuted})
+        show_json({"label": LABEL, **to_json(found), "refuted": refuted})
     else:
         bound = found.found.bound
         show(
@@ -155,8 +157,8 @@ def membership(
     import numpy as np
 
     from plumbline.experiments.attacking import LABEL, membership_of
-    from plumbline.experiments.specs import RunSpec
-    from plumbline.fairness import plain
+    from plumbline.experiments.run_spec import RunSpec
+    from plumbline.fairness import to_json
     from plumbline.report.reading import read
 
     study = read(runs)
@@ -180,7 +182,7 @@ def membership(
     if json_:
         rows = {
             title: [
-                {"seed": run_.result.seed, "epsilon": run_.result.epsilon, **plain(one)}
+                {"seed": run_.result.seed, "epsilon": run_.result.epsilon, **to_json(one)}
                 for run_, one in zip(study.runs[title], own, strict=True)
             ]
             for title, own in found.items()

@@ -18,14 +18,14 @@ from plumbline.cli.app import (
     show_json,
     table,
 )
+from plumbline.cli.interrupts import stopping
 from plumbline.cli.names import recipe_at
-from plumbline.cli.stopping import stopping
-from plumbline.cli.watching import watching
+from plumbline.cli.progress import watching
 
 if TYPE_CHECKING:
     from rich.table import Table as Shown
 
-    from plumbline.experiments import Table
+    from plumbline.experiments import Comparison
     from plumbline.fairness import Estimate
 
 _ROOMY = 100  # columns in which the standard errors of groups and losses have room
@@ -60,7 +60,7 @@ def compare(
 
     folder = out / read.name
     with watching("runs") as watch, stopping(lambda: stopped(watch.done, watch.total, folder)):
-        made = run_all(read, folder, workers=workers, told=watch)
+        made = run_all(read, folder, workers=workers, on_progress=watch)
     from plumbline.report.reading import read as read_study
     from plumbline.report.verdict import words
 
@@ -97,7 +97,7 @@ def stopped(done: int, total: int, folder: Path) -> str:
     )
 
 
-def comparison(made: Table) -> Shown:
+def comparison(made: Comparison) -> Shown:
     """The table, narrow enough for the terminal."""
     from plumbline.mechanism.rounding import rounded_up
 
@@ -126,23 +126,23 @@ def comparison(made: Table) -> Shown:
     return shown
 
 
-def plain_table(made: Table) -> dict[str, Any]:
+def plain_table(made: Comparison) -> dict[str, Any]:
     """The table for machines."""
-    from plumbline.fairness import plain
+    from plumbline.fairness import to_json
 
     rows = [
         {
             "method": row.title,
             "epsilon": row.epsilon,
-            "overall": plain(row.seeds.overall),
-            "by_group": plain(row.seeds.by_group),
-            "cost": plain(row.cost),
+            "overall": to_json(row.seeds.overall),
+            "by_group": to_json(row.seeds.by_group),
+            "cost": to_json(row.cost),
             "seconds": row.seconds,
             "folders": list(row.folders),
         }
         for row in made.rows
     ]
-    return {"recipe": made.recipe.name, "rows": rows, "tests": plain(made.tests)}
+    return {"recipe": made.recipe.name, "rows": rows, "tests": to_json(made.tests)}
 
 
 def points(estimate: Estimate, *, error: bool = True) -> str:

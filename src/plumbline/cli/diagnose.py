@@ -53,7 +53,7 @@ def diagnose(
 
     A recipe's method is run once, with measurements along the way; a folder is read.
     """
-    from plumbline.diagnostics import NOT_COVERED, plain
+    from plumbline.diagnostics import NOT_COVERED, to_json
     from plumbline.report.reading import read
     from plumbline.report.verdict import judgement
 
@@ -73,7 +73,7 @@ def diagnose(
         )
     if json_:
         facts = {"method": title, "folder": str(folder), "readings": list(run.readings)}
-        show_json({"label": NOT_COVERED, **facts, "verdict": plain(found)})
+        show_json({"label": NOT_COVERED, **facts, "verdict": to_json(found)})
         return
     show(f"{title}, seed {run.result.seed}: {len(run.readings)} readings of {_records(run)}")
     show(f"({NOT_COVERED})")
@@ -103,7 +103,7 @@ def _probed(recipe: Recipe, steps: int | None, records: int) -> Recipe:
 def _steps_of(recipe: Recipe) -> int:
     """The number of steps of a recipe that says epochs."""
     from plumbline.experiments.loading import load_data
-    from plumbline.experiments.specs import RunSpec
+    from plumbline.experiments.run_spec import RunSpec
 
     spec = RunSpec(recipe, recipe.methods[0], recipe.seeds[0])
     budget = recipe.budget
@@ -111,7 +111,7 @@ def _steps_of(recipe: Recipe) -> int:
 
 
 def _made(recipe: Recipe, method: str | None, root: Path) -> Path:
-    from plumbline.experiments.specs import RunSpec
+    from plumbline.experiments.run_spec import RunSpec
 
     part = method_of(recipe, method)
     spec = RunSpec(recipe, part, recipe.seeds[0])

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plumbline.cli.app import Stopped, WrongUse, aside, note, same_command
+from plumbline.cli.interrupts import BetweenSteps, stopping_between_steps
 from plumbline.cli.own_files import changed_files, keep_digests
 from plumbline.cli.own_table import OwnTable
-from plumbline.cli.stopping import BetweenSteps, stopping_between_steps
 from plumbline.experiments.files import (
     CHECKPOINT,
     ENCODING,
@@ -31,8 +31,8 @@ from plumbline.experiments.files import (
 )
 from plumbline.experiments.metrics_log import MetricsLog
 from plumbline.experiments.results import finish, versions
+from plumbline.results import to_json
 from plumbline.training.checkpoint_file import remove_pair
-from plumbline.undefined import plain
 
 if TYPE_CHECKING:
     from plumbline.mechanism.calibration import Budget
@@ -192,12 +192,12 @@ class OwnRun:
         name, options = self.model
         return {
             "method": self.settings["method"],
-            "epsilon": plain(private.epsilon(exact=True)),
+            "epsilon": to_json(private.epsilon(exact=True)),
             "delta": private.plan.delta,
             "noise_multiplier": private.plan.noise_multiplier,
             "steps": private.steps_done,
             "seconds": seconds,
-            "report": report.plain(),
+            "report": report.to_json(),
             "statement": private.statement(),
             "model": {"name": name, "options": options},
             "features": list(self.table.splits.features),
@@ -210,7 +210,7 @@ class OwnRun:
     def _write(self, private: Private, ledger: Ledger, found: dict[str, Any]) -> None:
         write_json(self.folder / VERSIONS, versions())
         assert self.table.splits.encoding is not None
-        write_json(self.folder / ENCODING, self.table.splits.encoding.plain())
+        write_json(self.folder / ENCODING, self.table.splits.encoding.to_json())
         finish(
             self.folder,
             private.model,

@@ -18,8 +18,8 @@ from plumbline.cli.app import WrongUse
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from plumbline.data import Part, Splits
-    from plumbline.data.table_files import Table
+    from plumbline.data import Split, Splits
+    from plumbline.data.table_files import TableFile
     from plumbline.fairness import GroupReport
 
 MOST_CLASSES, MOST_GROUPS, MOST_CATEGORIES = 100, 30, 200
@@ -51,7 +51,7 @@ class OwnTable:
     found: tuple[str, ...]
     columns: tuple[str, ...]
 
-    def groups(self, part: Part) -> Tensor | None:
+    def groups(self, part: Split) -> Tensor | None:
         """Each record's group, ``[n]``, by its number among ``group_names``."""
         import torch
 
@@ -70,12 +70,12 @@ class OwnTable:
         values, names = self._features(part)
         return group_records(values, len(part), names).labels
 
-    def judge(self, model: nn.Module, part: Part) -> GroupReport:
+    def judge(self, model: nn.Module, part: Split) -> GroupReport:
         """A model's metrics on a part, by group."""
         import torch
 
         from plumbline.fairness import Outcomes, evaluate
-        from plumbline.training.looking import evaluating
+        from plumbline.training.without_trace import evaluating
 
         with evaluating(model), torch.no_grad():
             logits = torch.cat([model(x) for x, _ in part.pieces()])
@@ -83,7 +83,7 @@ class OwnTable:
         values, names = self._features(part)
         return evaluate(outcomes, sensitive_features=values, names=names)
 
-    def _features(self, part: Part) -> tuple[Any, Any]:
+    def _features(self, part: Split) -> tuple[Any, Any]:
         """The sensitive features and the names of their values, as ``evaluate`` takes them."""
         import numpy as np
 
@@ -98,7 +98,7 @@ class OwnTable:
             values[column], names[column] = self._one_hot(part, column)
         return values, names
 
-    def _one_hot(self, part: Part, column: str) -> tuple[Any, dict[int, str]]:
+    def _one_hot(self, part: Split, column: str) -> tuple[Any, dict[int, str]]:
         """A further sensitive column, from its features: -1 where the training part has no such."""
         import torch
 
@@ -163,7 +163,7 @@ def read_own_table(
     return OwnTable(splits, tuple(sensitive), found, tuple(used))
 
 
-def _column(table: Table, name: str, path: Path) -> None:
+def _column(table: TableFile, name: str, path: Path) -> None:
     from plumbline.experiments.recipe import known
 
     known(f"column of {path.name} called", name, list(table.names))
@@ -194,7 +194,7 @@ class _Seen:
         return f"{len(self.values):,}" if len(self.values) < _ENOUGH else f"{_ENOUGH:,} or more"
 
 
-def _look(table: Table, names: Sequence[str], absent: set[str]) -> dict[str, _Seen]:
+def _look(table: TableFile, names: Sequence[str], absent: set[str]) -> dict[str, _Seen]:
     """Looks at every row of a table once."""
     seen = {name: _Seen(set(), set()) for name in names}
     for chunk in table.chunks():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from plumbline.data import TableEncoding
     from plumbline.data.table_encoding import Column
-    from plumbline.data.table_files import Table
+    from plumbline.data.table_files import TableFile
 
 PREDICTION, PROBABILITY = "prediction", "probability_"
 
@@ -120,7 +120,7 @@ def _write(
     out: Path,
     model: nn.Module,
     encoding: TableEncoding,
-    rows: Table,
+    rows: TableFile,
     missing: Literal["error", "drop"],
 ) -> tuple[Counter[str], dict[str, Counter[str]]]:
     """Writes all rows; how many are of each class, and each column's cells that are unseen."""
@@ -128,7 +128,7 @@ def _write(
 
     from plumbline.experiments.files import FileError
     from plumbline.training.checkpoint_file import advice
-    from plumbline.training.looking import evaluating
+    from plumbline.training.without_trace import evaluating
 
     counts: Counter[str] = Counter()
     unseen: dict[str, Counter[str]] = {one.name: Counter() for one in encoding.columns}

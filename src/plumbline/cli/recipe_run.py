@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plumbline.cli.app import note, same_command
+from plumbline.cli.interrupts import stopping
 from plumbline.cli.names import method_named, method_of, recipe_at, settings_of
-from plumbline.cli.showing import show_run
-from plumbline.cli.stopping import stopping
-from plumbline.cli.watching import watching
+from plumbline.cli.progress import watching
+from plumbline.cli.run_summary import show_run
 
 if TYPE_CHECKING:
     from plumbline.experiments import Recipe, RunResult
     from plumbline.experiments.recipe import MethodPart
-    from plumbline.experiments.specs import RunSpec
+    from plumbline.experiments.run_spec import RunSpec
 
 
 def run_of_recipe(
@@ -31,8 +31,8 @@ def run_of_recipe(
     json_: bool,
 ) -> None:
     """Makes the run and shows it."""
-    from plumbline.cli.launched import launched
-    from plumbline.experiments.specs import RunSpec
+    from plumbline.cli.torchrun import launched
+    from plumbline.experiments.run_spec import RunSpec
 
     changes = {field: value for field, value in budget.items() if value is not None}
     recipe = _with_budget(recipe_at(name), changes)
@@ -47,7 +47,7 @@ def run_of_recipe(
                 "epsilon": result.epsilon,
                 "steps": result.steps,
                 "seconds": result.seconds,
-                "report": result.report.plain(),
+                "report": result.report.to_json(),
                 "statement": result.statement,
                 "folder": str(out / recipe.name / result.folder),
             },

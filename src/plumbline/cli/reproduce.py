@@ -10,8 +10,8 @@ import typer
 
 from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table
 from plumbline.cli.compare import Workers, seconds, stopped
-from plumbline.cli.stopping import stopping
-from plumbline.cli.watching import watching
+from plumbline.cli.interrupts import stopping
+from plumbline.cli.progress import watching
 
 
 @app.command(
@@ -45,11 +45,11 @@ def reproduce(
 
     folder = out / f"{name}-{size}"
     with watching("runs") as watch, stopping(lambda: stopped(watch.done, watch.total, folder)):
-        found = make(name, size, out, workers=workers, told=watch)
+        found = make(name, size, out, workers=workers, on_progress=watch)
     if json_:
-        from plumbline.fairness import plain
+        from plumbline.fairness import to_json
 
-        show_json(plain(found))
+        show_json(to_json(found))
         return
     if console.is_terminal:
         from rich.markdown import Markdown

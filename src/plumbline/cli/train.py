@@ -12,7 +12,7 @@ from plumbline.cli.app import Json, WrongUse, app, examples, note, tiny
 from plumbline.cli.budget import default_delta
 from plumbline.cli.names import method_named, methods_starting, settings_of
 from plumbline.cli.recipe_run import run_of_recipe
-from plumbline.cli.showing import show_run
+from plumbline.cli.run_summary import show_run
 
 if TYPE_CHECKING:
     from plumbline.cli.own_table import OwnTable
@@ -237,9 +237,9 @@ def train(
     if target is None:
         raise WrongUse("--target is missing: which column of the table is to be predicted?")
 
-    from plumbline.cli.launched import refuse_several
     from plumbline.cli.own_run import OwnRun
     from plumbline.cli.own_table import read_own_table
+    from plumbline.cli.torchrun import refuse_several
 
     refuse_several("a run on the table")
     name = method_named(method or METHOD)

@@ -21,10 +21,10 @@ from plumbline.cli.app import (
     table,
 )
 from plumbline.cli.compare import Out, Workers
+from plumbline.cli.interrupts import stopping
 from plumbline.cli.names import method_of, recipe_at
-from plumbline.cli.showing import by_group
-from plumbline.cli.stopping import stopping
-from plumbline.cli.watching import watching
+from plumbline.cli.progress import watching
+from plumbline.cli.run_summary import by_group
 
 if TYPE_CHECKING:
     from plumbline.experiments import Recipe
@@ -84,7 +84,7 @@ def _search(recipe: Recipe, folder: Path, workers: int | None, json_: bool) -> N
     from plumbline.experiments.tuning import tune as search
 
     with watching("trials") as watch, stopping(lambda: _stopped(watch.done, watch.total, folder)):
-        found = search(recipe, folder, workers=workers, told=watch)
+        found = search(recipe, folder, workers=workers, on_progress=watch)
     path = found.write(folder)
     if json_:
         show_json(
@@ -135,10 +135,10 @@ def _select(
     if json_:
         row = found.row.model_dump(mode="json")
         facts = {"epsilon": found.epsilon, "delta": found.delta, "score": found.score}
-        report = found.report.plain()
+        report = found.report.to_json()
         show_json({"row": row, **facts, "report": report, "folder": found.folder})
         return
-    console.print(by_group(found.report.plain()))
+    console.print(by_group(found.report.to_json()))
     show(f"({NOT_COVERED})")
     console.print()
     show_statement(found.statement)

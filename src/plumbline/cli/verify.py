@@ -67,7 +67,7 @@ def verify(
     except FileError as error:
         raise WrongUse(str(error)) from error
     if json_:
-        shown = [one.plain() for one in found]
+        shown = [one.to_json() for one in found]
         show_json(shown[0] if len(shown) == 1 else {"runs": shown})
     elif len(found) == 1:
         _show_one(found[0])

@@ -2,7 +2,7 @@
 
 from plumbline.clipping.automatic import Automatic, Normalised
 from plumbline.clipping.averaged import Averaged, GroupBatchNorm
-from plumbline.clipping.base import Clipping, Program, Records
+from plumbline.clipping.base import Clipping, Program, RecordNorms
 from plumbline.clipping.flat import Flat, Unclipped
 from plumbline.clipping.global_scaling import Global, GlobalAdapt
 from plumbline.clipping.groups import PerGroup
@@ -38,6 +38,6 @@ __all__ = [
     "PerLayer",
     "Program",
     "QuantileAdaptive",
-    "Records",
+    "RecordNorms",
     "Unclipped",
 ]

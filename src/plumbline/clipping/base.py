@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol, TypeVar
 from torch import Tensor
 
 from plumbline.mechanism.release import GaussianQuery, Query
-from plumbline.stateful import Stateful
+from plumbline.state import Stateful
 
 Answer = TypeVar("Answer")
 
@@ -36,7 +36,7 @@ class Gradients(Protocol):
         """``sum_i weights_i g_i`` by parameter name, with weights ``[B]`` for all or by name."""
 
 
-class Records(Protocol):
+class RecordNorms(Protocol):
     """What a strategy may know of a batch's records when it asks a question of its own."""
 
     @property
@@ -90,11 +90,11 @@ class Clipping(Stateful, ABC):
         """How many buckets records are pooled in before they are clipped; None for none."""
         return None
 
-    def before(self, records: Records) -> Program[None]:
+    def before(self, records: RecordNorms) -> Program[None]:
         """Asks what it must know before it can scale the records of this batch."""
         yield from ()
 
-    def after(self, records: Records) -> Program[None]:
+    def after(self, records: RecordNorms) -> Program[None]:
         """Asks what it must know to adapt for the next step."""
         yield from ()
 

@@ -1,6 +1,6 @@
 """Global scaling (paper 004, Alg. 2): one factor for almost all records keeps the direction.
 
-Records within a bound Z are scaled by ``C / Z``, all alike. Those beyond it are dropped by
+RecordNorms within a bound Z are scaled by ``C / Z``, all alike. Those beyond it are dropped by
 ``Global`` (Bu et al., 2021) and clipped to C by ``GlobalAdapt``, whose Z follows the norms: its
 fixed point is ``P(n > tau Z) = eta_Z``, so Z tracks a quantile and is not an upper bound. The paper
 divides the count by the realised batch size; we divide by the expected one, which is public.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from plumbline.checks import check_not_negative, check_positive
-from plumbline.clipping.base import Clipping, Program, Records
+from plumbline.clipping.base import Clipping, Program, RecordNorms
 from plumbline.clipping.quantile import count, count_query, declared_count, moved
 from plumbline.mechanism.release import GaussianQuery
 
@@ -83,7 +83,7 @@ class GlobalAdapt(Clipping):
     def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
         return self.clip / torch.clamp(norms, min=self.bound)
 
-    def after(self, records: Records) -> Program[None]:
+    def after(self, records: RecordNorms) -> Program[None]:
         beyond = count(records.norms > self.tolerance * self.bound)
         noisy = yield count_query(_NAME, beyond, self.count_noise, records.noise_multiplier)
         share = float(noisy["value"]) / records.expected_size

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from plumbline.checks import check_positive
-from plumbline.clipping.base import Clipping, Program, Records
+from plumbline.clipping.base import Clipping, Program, RecordNorms
 from plumbline.clipping.flat import flat_factors
 from plumbline.clipping.quantile import count_query, declared_count
 from plumbline.mechanism.release import GaussianQuery
@@ -65,7 +65,7 @@ class PerGroup(Clipping):
         bounds = torch.tensor(self.bounds, dtype=norms.dtype, device=norms.device)
         return flat_factors(norms, bounds[self._places(groups).to(norms.device)])
 
-    def before(self, records: Records) -> Program[None]:
+    def before(self, records: RecordNorms) -> Program[None]:
         places = self._places(records.groups)
         above = (records.norms > self.clip).long().to(places.device)
         counts = torch.bincount(2 * places + 1 - above, minlength=2 * len(self.groups))

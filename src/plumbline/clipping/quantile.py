@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from plumbline.checks import check_positive
-from plumbline.clipping.base import Clipping, Program, Records
+from plumbline.clipping.base import Clipping, Program, RecordNorms
 from plumbline.clipping.flat import flat_factors
 from plumbline.mechanism.release import GaussianQuery, Query
 
@@ -56,7 +56,7 @@ class QuantileAdaptive(Clipping):
     def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
         return flat_factors(norms, self.bound)
 
-    def after(self, records: Records) -> Program[None]:
+    def after(self, records: RecordNorms) -> Program[None]:
         within = count(records.norms <= self.bound)
         noisy = yield count_query(_NAME, within, self.count_noise, records.noise_multiplier)
         share = float(noisy["value"]) / records.expected_size

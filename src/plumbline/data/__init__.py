@@ -16,7 +16,7 @@ from plumbline.data import (  # noqa: F401
     imdb,
     svhn,
 )
-from plumbline.data.base import Constant, Part, Splits, load
+from plumbline.data.base import Constant, Split, Splits, load
 from plumbline.data.embeddings import glove_vectors, random_vectors
 from plumbline.data.files import DataError, data_folder
 from plumbline.data.getting import get
@@ -30,7 +30,7 @@ from plumbline.data.wrapped import from_torch
 __all__ = [
     "Constant",
     "DataError",
-    "Part",
+    "Split",
     "Splits",
     "TableEncoding",
     "Vocabulary",

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plumbline.data.base import Constant, Part, Splits, dataset
+from plumbline.data.base import Constant, Split, Splits, dataset
 from plumbline.data.encoding import check_one_of, codes, one_hot, split, to_unit_range
 from plumbline.data.files import DataError, File, reading
 
@@ -135,8 +135,8 @@ def adult(
     y = codes(columns["income"], _CLASSES, "income")
     return Splits(
         "adult",
-        Part(x[train], y[train], female[train]),
-        Part(x[test], y[test], female[test]),
+        Split(x[train], y[train], female[train]),
+        Split(x[test], y[test], female[test]),
         classes=_CLASSES,
         groups=_GROUPS,
         constants=_constants(scaling, balanced),

@@ -20,7 +20,7 @@ Prepare = Callable[[Tensor], Tensor]
 _AT_ONCE = 4096  # records that a model sees at a time, where it is only judged
 
 
-class Rows(Protocol):
+class StoredRows(Protocol):
     """Records that are stored otherwise than as one tensor: sparse ones, or a torch data set's."""
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class Rows(Protocol):
         """These records, stored in the same way."""
 
 
-class Part(Dataset[tuple[Any, Tensor]]):
+class Split(Dataset[tuple[Any, Tensor]]):
     """Records in memory, or mapped from a file: a torch data set of (x, y).
 
     Attributes:
@@ -49,11 +49,11 @@ class Part(Dataset[tuple[Any, Tensor]]):
     """
 
     not_covered: tuple[str, ...] = ()
-    origin: tuple[Part, Tensor] | None = None
+    origin: tuple[Split, Tensor] | None = None
 
     def __init__(
         self,
-        x: Tensor | Rows,
+        x: Tensor | StoredRows,
         y: Tensor,
         sensitive_features: Tensor | None = None,
         prepare: Prepare | None = None,
@@ -91,11 +91,11 @@ class Part(Dataset[tuple[Any, Tensor]]):
         for index in torch.split(torch.arange(len(self)), _AT_ONCE):
             yield self.fetch(index)
 
-    def select(self, index: Tensor) -> Part:
+    def select(self, index: Tensor) -> Split:
         """The part that has only records ``index`` (``[R]``)."""
         features = self.sensitive_features
         rows = self.x[index] if isinstance(self.x, Tensor) else self.x.select(index)
-        part = Part(
+        part = Split(
             rows, self.y[index], None if features is None else features[index], self.prepare
         )
         part.not_covered = self.not_covered
@@ -138,8 +138,8 @@ class Splits:
     """
 
     name: str
-    train: Part
-    test: Part
+    train: Split
+    test: Split
     classes: tuple[str, ...]
     groups: tuple[str, ...] = ()
     constants: tuple[Constant, ...] = ()

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from plumbline.data.base import Constant, Part, Splits, dataset
+from plumbline.data.base import Constant, Split, Splits, dataset
 from plumbline.data.decoding import decode, unpacked
 from plumbline.data.encoding import check_one_of, codes, split
 from plumbline.data.files import DataError, File, data_folder, locate, reading
@@ -77,7 +77,7 @@ def celeba(
     y, of = y[chosen], of[chosen]
 
     train, test, how = _divided(names, folder, division, seed)
-    whole = Part(images, y, of, Pixels())
+    whole = Split(images, y, of, Pixels())
     return Splits(
         name="celeba",
         train=whole.select(train),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from plumbline.data.base import Constant, Part, Splits, dataset
+from plumbline.data.base import Constant, Split, Splits, dataset
 from plumbline.data.encoding import split
 
 
@@ -28,8 +28,8 @@ def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Splits:
     train, test = split(len(y), test_fraction, torch.Generator("cpu").manual_seed(seed))
     return Splits(
         "digits",
-        Part(x[train], y[train]),
-        Part(x[test], y[test]),
+        Split(x[train], y[train]),
+        Split(x[test], y[test]),
         classes=tuple(map(str, range(10))),
         constants=(Constant("the largest value 16 of a pixel, by which it is divided", "public"),),
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from plumbline.data.base import Constant, Part, Splits, dataset
+from plumbline.data.base import Constant, Split, Splits, dataset
 from plumbline.data.encoding import codes, one_hot, split
 from plumbline.data.files import DataError, File, locate, reading
 
@@ -79,8 +79,8 @@ def dutch(
     train, test = split(len(y), test_fraction, torch.Generator("cpu").manual_seed(seed))
     return Splits(
         "dutch",
-        Part(x[train], y[train], female[train]),
-        Part(x[test], y[test], female[test]),
+        Split(x[train], y[train], female[train]),
+        Split(x[test], y[test], female[test]),
         classes=("other occupation", "prestigious occupation"),
         groups=("male", "female"),
         constants=(Constant("the categories of the columns, as documented", "public"),),

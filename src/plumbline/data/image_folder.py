@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from plumbline.data.base import Constant, Part, Splits, dataset
+from plumbline.data.base import Constant, Split, Splits, dataset
 from plumbline.data.decoding import decode
 from plumbline.data.encoding import codes, split
 from plumbline.data.files import DataError
@@ -78,7 +78,7 @@ def image_folder(
     pixels = np.empty((len(images), 1 if grey else 3, size, size), np.uint8)
     for row, image in zip(pixels, images, strict=True):
         row[...] = decode(image, str(image), size, "L" if grey else "RGB")
-    whole = Part(
+    whole = Split(
         torch.from_numpy(pixels),
         codes(names, classes, "class"),
         None if of is None or groups is None else codes(of, groups, "sensitive"),

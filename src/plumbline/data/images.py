@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from plumbline.data.base import Constant, Part, Splits
+from plumbline.data.base import Constant, Split, Splits
 from plumbline.data.files import DataError, File, data_folder, locate
 
 Folder = str | os.PathLike[str] | None
@@ -114,8 +114,8 @@ def splits(
     prepare = published if normalise else Pixels()
     return Splits(
         name=name,
-        train=Part(*train, prepare),
-        test=Part(*test, prepare),
+        train=Split(*train, prepare),
+        test=Split(*test, prepare),
         classes=classes,
         groups=groups,
         constants=tuple(constants),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plumbline.data.base import Constant, Part, Splits, dataset
+from plumbline.data.base import Constant, Split, Splits, dataset
 from plumbline.data.caching import Arrays, cached
 from plumbline.data.files import DataError, File, locate, reading
 from plumbline.data.hashing import hashed, hashing_constant
@@ -56,8 +56,8 @@ def imdb(
     )
     return TextSplits(
         "imdb",
-        Part(words.encode(train, length), _labels()),
-        Part(words.encode(test, length), _labels()),
+        Split(words.encode(train, length), _labels()),
+        Split(words.encode(test, length), _labels()),
         classes=_CLASSES,
         constants=(words.constant, Constant(f"the length of {length} words", "public")),
         vocabulary=words,
@@ -81,8 +81,8 @@ def imdb_hashed(
     train, test = reviews(folder)
     return Splits(
         "imdb-hashed",
-        Part(hashed(train, bins, bigrams=bigrams), _labels()),
-        Part(hashed(test, bins, bigrams=bigrams), _labels()),
+        Split(hashed(train, bins, bigrams=bigrams), _labels()),
+        Split(hashed(test, bins, bigrams=bigrams), _labels()),
         classes=_CLASSES,
         constants=(hashing_constant(bins, bigrams),),
     )

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from plumbline.data.encoding import Where, check_one_of, one_hot, to_unit_range
 from plumbline.data.files import DataError
-from plumbline.data.table_files import Chunk, Table, read_table
+from plumbline.data.table_files import TableChunk, TableFile, read_table
 
 FORMAT = 1
 
@@ -54,7 +54,7 @@ class Numeric:
         """The cells that are treated as another: those outside the range."""
         return [cell for cell in cells if not self.low <= float(cell) <= self.high]
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain values, for a file."""
         return {"name": self.name, "range": [self.low, self.high]}
 
@@ -91,7 +91,7 @@ class Categorical:
         known = set(self.categories)
         return [cell for cell in cells if cell not in known]
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain values, for a file."""
         others = "refused" if self.only else "none"
         return {"name": self.name, "categories": list(self.categories), "others": others}
@@ -123,7 +123,7 @@ class TableEncoding:
         """The names of x's columns."""
         return tuple(name for column in self.columns for name in column.features)
 
-    def encode(self, chunk: Chunk, where: Where, advice: str = "") -> Tensor:
+    def encode(self, chunk: TableChunk, where: Where, advice: str = "") -> Tensor:
         """Complete rows as numbers, ``[R, features]``.
 
         Args:
@@ -154,8 +154,8 @@ class TableEncoding:
         return torch.cat(found) if found else torch.empty(0, len(self.features))
 
     def pieces(
-        self, table: Table, *, missing: Literal["error", "drop"] = "error"
-    ) -> Iterator[tuple[Chunk, Tensor]]:
+        self, table: TableFile, *, missing: Literal["error", "drop"] = "error"
+    ) -> Iterator[tuple[TableChunk, Tensor]]:
         """As ``read``, some rows at a time: as they are in the file, and ``[R, features]``."""
         check_one_of("missing", missing, ("error", "drop"))
         names = [one.name for one in self.columns]
@@ -184,17 +184,17 @@ class TableEncoding:
             if len(chunk):
                 yield chunk, self._encoded(table, chunk)
 
-    def _encoded(self, table: Table, chunk: Chunk) -> Tensor:
+    def _encoded(self, table: TableFile, chunk: TableChunk) -> Tensor:
         return self.encode(chunk, lambda place: table.where(chunk.rows[place]))
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain values, for a file that ``read_encoding`` reads."""
         return {
             "format": FORMAT,
             "not_covered": list(self.not_covered),
             "target": self.target,
             "classes": list(self.classes),
-            "columns": [one.plain() for one in self.columns],
+            "columns": [one.to_json() for one in self.columns],
             "missing_values": list(self.missing_values),
         }
 

@@ -22,7 +22,7 @@ CELLS = 1 << 18  # of one piece, at most: some 15 MB of text
 
 
 @dataclass(frozen=True)
-class Chunk:
+class TableChunk:
     """Some rows of a table.
 
     Attributes:
@@ -36,14 +36,14 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def keep(self, places: Sequence[int]) -> Chunk:
+    def keep(self, places: Sequence[int]) -> TableChunk:
         """These rows only, by their places here."""
         columns = {name: [cells[k] for k in places] for name, cells in self.columns.items()}
-        return Chunk(columns, [self.rows[k] for k in places])
+        return TableChunk(columns, [self.rows[k] for k in places])
 
 
 @dataclass(frozen=True)
-class Table:
+class TableFile:
     """A file that is read as often as it is looked at.
 
     Attributes:
@@ -54,7 +54,7 @@ class Table:
     path: Path
     names: tuple[str, ...]
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[TableChunk]:
         """All rows, in pieces.
 
         Raises:
@@ -64,7 +64,7 @@ class Table:
         with reading(None, self.path):
             for columns in _reader(self.path)(self.path, max(1, CELLS // len(self.names))):
                 count = len(columns[self.names[0]])
-                yield Chunk(columns, range(first, first + count))
+                yield TableChunk(columns, range(first, first + count))
                 first += count
 
     def where(self, row: int) -> str:
@@ -72,7 +72,7 @@ class Table:
         return f"row {row + 1} of {self.path.name}"
 
 
-def read_table(path: str | os.PathLike[str]) -> Table:
+def read_table(path: str | os.PathLike[str]) -> TableFile:
     """A csv or parquet file, by the ending of its name.
 
     Raises:
@@ -85,7 +85,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
         start = next(_reader(file)(file, 1), None)
     if not start:
         raise DataError(f"{file} has no rows.")
-    return Table(file, tuple(start))
+    return TableFile(file, tuple(start))
 
 
 Pieces = Callable[[Path, int], Iterator[dict[str, list[str]]]]

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plumbline.data.base import Constant, Part, Splits, not_covered
+from plumbline.data.base import Constant, Split, Splits, not_covered
 from plumbline.data.encoding import Where, check_one_of, codes, split
 from plumbline.data.files import DataError
 from plumbline.data.table_encoding import Categorical, Numeric, TableEncoding, to_numbers
-from plumbline.data.table_files import Chunk, Table, read_table
+from plumbline.data.table_files import TableChunk, TableFile, read_table
 
 _NO_NUMBER = (
     " If it stands for a missing one, name it in missing_values= and leave these rows out with "
@@ -136,14 +136,14 @@ class _Rows:
         rows: Their places in it, ``[n]``.
     """
 
-    table: Table
+    table: TableFile
     rows: Tensor
 
-    def where(self, chunk: Chunk) -> Where:
+    def where(self, chunk: TableChunk) -> Where:
         """From a place in a chunk to the row in words."""
         return lambda place: self.table.where(chunk.rows[place])
 
-    def pieces(self) -> Iterator[tuple[Chunk, Tensor]]:
+    def pieces(self) -> Iterator[tuple[TableChunk, Tensor]]:
         """The rows as they come in the file, and the place that each has here, ``[R]``."""
         order = self.rows.argsort()
         found = self.rows[order]
@@ -160,9 +160,9 @@ class _Rows:
 _Records = tuple[Tensor, Tensor, Tensor | None]
 
 
-def _part(records: _Records, cut: slice) -> Part:
+def _part(records: _Records, cut: slice) -> Split:
     x, y, group = records
-    return Part(x[cut], y[cut], None if group is None else group[cut])
+    return Split(x[cut], y[cut], None if group is None else group[cut])
 
 
 class _Encoder:
@@ -223,7 +223,7 @@ class _Encoder:
                 group[places] = self._codes(rows, chunk, self._sensitive, self.groups)
         return x, y, group
 
-    def _codes(self, rows: _Rows, chunk: Chunk, name: str, values: Sequence[str]) -> Tensor:
+    def _codes(self, rows: _Rows, chunk: TableChunk, name: str, values: Sequence[str]) -> Tensor:
         return codes(chunk.columns[name], values, name, rows.where(chunk))
 
 
@@ -281,7 +281,7 @@ def _texts(values: Iterable[object]) -> list[str]:
     return [str(value).strip() for value in values]
 
 
-def _check_names(table: Table, names: Sequence[str], path: str | os.PathLike[str]) -> None:
+def _check_names(table: TableFile, names: Sequence[str], path: str | os.PathLike[str]) -> None:
     unknown = [name for name in dict.fromkeys(names) if name not in table.names]
     if unknown:
         raise ValueError(
@@ -309,7 +309,7 @@ def _check_kinds(
 
 
 def _complete(
-    table: Table,
+    table: TableFile,
     used: Sequence[str],
     needed: Sequence[str | None],
     missing: str,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from plumbline.data.base import Constant, Part, Splits
+from plumbline.data.base import Constant, Split, Splits
 
 
 def from_torch(
@@ -76,17 +76,17 @@ def _part(
     classes: Sequence[str],
     features: Sequence[int] | Tensor | None,
     groups: Sequence[str],
-) -> Part:
+) -> Split:
     y = _targets(data, len(classes))
     if features is None:
-        return Part(Wrapped(data), y)
+        return Split(Wrapped(data), y)
     own = torch.as_tensor(features)
     if groups and len(own) and int(own.max()) >= len(groups):
         raise ValueError(
             f"sensitive_features has the value {int(own.max())}, but there are {len(groups)} "
             f"groups: {', '.join(groups)}."
         )
-    return Part(Wrapped(data), y, own)
+    return Split(Wrapped(data), y, own)
 
 
 def _targets(data: Any, classes: int) -> Tensor:

@@ -90,7 +90,7 @@ from plumbline.diagnostics.verdict import (
     explained_by_rate,
     verdict,
 )
-from plumbline.undefined import Number, Undefined, plain
+from plumbline.results import Number, Undefined, to_json
 
 __all__ = [
     "MEASUREMENTS",
@@ -151,13 +151,13 @@ __all__ = [
     "over_iterates",
     "penalty_bound",
     "perturbation_bound",
-    "plain",
     "projections",
     "risk_gap_bounds",
     "sampling_noise",
     "spectrum",
     "successive_cosines",
     "symmetry",
+    "to_json",
     "trace",
     "two_minima",
     "under_averaging",

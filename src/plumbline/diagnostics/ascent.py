@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from plumbline.diagnostics.base import Sample, cosine, norm
-from plumbline.undefined import Number, Undefined
+from plumbline.results import Number, Undefined
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.clipping import Clipping
-from plumbline.draws import Draws
 from plumbline.gradients import PerSampleGradients, capture
-from plumbline.undefined import Number, Undefined
+from plumbline.record_random import Draws
+from plumbline.results import Number, Undefined
 
 NOT_COVERED = "computed from raw gradients of private records: not covered by epsilon"
 

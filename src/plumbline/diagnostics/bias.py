@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from plumbline.diagnostics.base import Sample, added, cosine, dot, norm, ratio
-from plumbline.undefined import Number, Undefined
+from plumbline.results import Number, Undefined
 
 
 @dataclass(frozen=True)

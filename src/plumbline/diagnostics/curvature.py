@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from plumbline.checks import check_count
-from plumbline.undefined import Number, Undefined
+from plumbline.results import Number, Undefined
 
 Progress = Callable[[int, int], None]
 """Told how many products are done, of how many."""

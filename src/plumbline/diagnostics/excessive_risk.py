@@ -22,7 +22,7 @@ from torch import Tensor
 
 from plumbline.diagnostics.base import Sample
 from plumbline.diagnostics.curvature import Hessian, Trace
-from plumbline.undefined import Number, Undefined
+from plumbline.results import Number, Undefined
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.diagnostics.base import finite_or
-from plumbline.undefined import Number
+from plumbline.results import Number
 
 Loss = Callable[[], float]
 """Evaluates the model's mean loss, at the weights as they are."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from plumbline.diagnostics.base import Sample, norm, ratio
-from plumbline.undefined import Number, Undefined
+from plumbline.results import Number, Undefined
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 

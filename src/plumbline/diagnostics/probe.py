@@ -26,7 +26,7 @@ from plumbline.diagnostics.bias import bias, error_parts, penalty_bound
 from plumbline.diagnostics.norms import norms
 from plumbline.diagnostics.sampling_noise import sampling_noise
 from plumbline.diagnostics.symmetry import symmetry
-from plumbline.undefined import Number, plain
+from plumbline.results import Number, to_json
 
 
 class Method(Protocol):
@@ -147,6 +147,6 @@ class Probe:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the readings as JSON lines, the first of which says that epsilon covers none."""
-        lines = [{"label": NOT_COVERED}, *(plain(reading) for reading in self.readings)]
+        lines = [{"label": NOT_COVERED}, *(to_json(reading) for reading in self.readings)]
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         Path(path).write_text(text, encoding="utf-8")

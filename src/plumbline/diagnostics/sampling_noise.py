@@ -19,7 +19,7 @@ from torch import Tensor
 from plumbline.checks import check_count
 from plumbline.diagnostics.base import Sample, norm, scaled
 from plumbline.gradients import PerSampleGradients, combine
-from plumbline.undefined import Number, Undefined
+from plumbline.results import Number, Undefined
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from plumbline.diagnostics.base import Sample, finite_or, norm, scaled
 from plumbline.diagnostics.landscape import moved
-from plumbline.undefined import Number, Undefined
+from plumbline.results import Number, Undefined
 
 
 def estimated_sharpness(

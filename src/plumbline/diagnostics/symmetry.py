@@ -21,9 +21,9 @@ from torch import Tensor
 
 from plumbline.clipping.flat import flat_factors
 from plumbline.diagnostics.base import Sample, cosine, finite_or, norm
-from plumbline.draws import Draws
 from plumbline.gradients import jitter
-from plumbline.undefined import Number, Undefined
+from plumbline.record_random import Draws
+from plumbline.results import Number, Undefined
 
 _UNCLIPPED = "the run does not clip, and no threshold was given"
 

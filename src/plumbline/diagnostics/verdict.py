@@ -24,7 +24,7 @@ from typing import Literal
 from plumbline.diagnostics.base import NOT_COVERED
 from plumbline.diagnostics.bias import Bias, ErrorParts
 from plumbline.diagnostics.norms import Norms
-from plumbline.undefined import Number, Undefined
+from plumbline.results import Number, Undefined
 
 Cause = Literal["clipping direction", "clipping magnitude", "noise", "optimisation", "nothing"]
 

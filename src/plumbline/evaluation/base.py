@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from plumbline.draws import Draws
 from plumbline.gradients import PerSampleGradients, Perturbation
 from plumbline.mechanism.release import GaussianQuery, Query
-from plumbline.stateful import Stateful
+from plumbline.record_random import Draws
+from plumbline.state import Stateful
 
 Slot = Literal["records", "weights", "gradient", "update"]
 Update = dict[str, Tensor]

@@ -120,7 +120,7 @@ class RecordMomentum(Evaluation):
         return {"momenta": self._momenta}
 
     def load_private_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up such a state."""
+        """Restores a state."""
         self._momenta = state["momenta"]
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.checks import check_count
-from plumbline.draws import Draws
 from plumbline.evaluation.base import Chunk, Evaluation, Rows
 from plumbline.evaluation.seen import Field, Seen, record_of_rows, repeated, with_inputs
 from plumbline.gradients import grouped_batch_norm
+from plumbline.record_random import Draws
 
 
 @dataclass

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from plumbline.draws import Draws
 from plumbline.evaluation.base import Chunk, Rows
 from plumbline.gradients import PerSampleGradients, Perturbation
+from plumbline.record_random import Draws
 
 Field = int | str
 """Where a batch has the inputs: a place in a tuple, or a name in a mapping."""

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from plumbline.checks import check_count
-from plumbline.draws import Draws
 from plumbline.evaluation.base import Chunk, Evaluation, Rows
 from plumbline.evaluation.seen import Field, Seen, record_of_rows, repeated, with_inputs
+from plumbline.record_random import Draws
 
 Augment = Callable[[Tensor, Draws], Tensor]
 

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from plumbline.auditing import MEASURES, Membership, RunAudit, audit_run, membership
-from plumbline.data import Part
+from plumbline.data import Split
 from plumbline.experiments.files import MODEL
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import RecipeError
+from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import LOSS, started
-from plumbline.experiments.specs import RunSpec
 from plumbline.fairness import Number, Undefined
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
-from plumbline.training.looking import evaluating
+from plumbline.training.without_trace import evaluating
 
 LABEL = "computed from the training records without noise: not covered by epsilon"
 
@@ -57,7 +57,7 @@ def audit_recipe(
     *,
     guesses: int | None = None,
     confidence: float = 0.95,
-    told: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> RecipeAudit:
     """Trains a row of a recipe once, with canaries among its training records.
 
@@ -69,7 +69,7 @@ def audit_recipe(
         canaries: How many.
         guesses: About how many of them a guess is made.
         confidence: That of the bound.
-        told: Is told after every step how many are done, of how many.
+        on_progress: Called with (done, total) after each step.
 
     Raises:
         RecipeError: If there are not enough training records.
@@ -91,7 +91,7 @@ def audit_recipe(
         joined = _joined(splits.train, order[canaries:], planted, kept)
         private = started(spec, replace(splits, train=joined))
         before = losses(private.model, planted)
-        private.fit([_Told(told)] if told else [], progress=False)
+        private.fit([_Told(on_progress)] if on_progress else [], progress=False)
         private.close()
         if private.steps_done < private.plan.steps:
             raise KeyboardInterrupt
@@ -181,7 +181,7 @@ def _percent(value: Number) -> str:
     return "-" if isinstance(value, Undefined) else f"{100 * value:.1f}%"
 
 
-def losses(model: nn.Module, part: Part) -> Tensor:
+def losses(model: nn.Module, part: Split) -> Tensor:
     """Each record's loss, ``[n]`` float64, in evaluation mode."""
     with evaluating(model), torch.no_grad():
         return torch.cat([LOSS(model(x), y).double() for x, y in part.pieces()])
@@ -190,7 +190,7 @@ def losses(model: nn.Module, part: Part) -> Tensor:
 def _by_group(
     scores: NDArray[np.float64],
     included: NDArray[np.bool_],
-    planted: Part,
+    planted: Split,
     groups: tuple[str, ...],
     seed: int,
 ) -> Membership:
@@ -207,7 +207,7 @@ def _by_group(
     )
 
 
-def _joined(train: Part, rest: Tensor, planted: Part, kept: Tensor) -> Part:
+def _joined(train: Split, rest: Tensor, planted: Split, kept: Tensor) -> Split:
     """The records that are no canaries, and those canaries that are in, with their wrong labels."""
     assert planted.origin is not None
     places = planted.origin[1][kept]
@@ -219,9 +219,9 @@ def _joined(train: Part, rest: Tensor, planted: Part, kept: Tensor) -> Part:
 class _Told:
     """Tells how many steps are done."""
 
-    def __init__(self, told: Callable[[int, int], None]) -> None:
-        self._told = told
+    def __init__(self, on_progress: Callable[[int, int], None]) -> None:
+        self._on_progress = on_progress
 
     def after_step(self, private: Private, info: StepInfo) -> None:
         """Called after every step."""
-        self._told(info.step, info.steps)
+        self._on_progress(info.step, info.steps)

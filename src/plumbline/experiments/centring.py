@@ -12,16 +12,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from plumbline.data import Part
-from plumbline.experiments.specs import RunSpec
+from plumbline.data import Split
+from plumbline.experiments.run_spec import RunSpec
 from plumbline.mechanism.ledger import Ledger
 from plumbline.models.scattering_heads import Centre
 from plumbline.training.distributed import Ranks
-from plumbline.training.looking import evaluating
 from plumbline.training.moments import private_mean
+from plumbline.training.without_trace import evaluating
 
 
-def centre(spec: RunSpec, model: nn.Module, part: Part, ledger: Ledger | None) -> None:
+def centre(spec: RunSpec, model: nn.Module, part: Split, ledger: Ledger | None) -> None:
     """Asks for the mean that the model subtracts, if the run asks for one.
 
     What it costs is ``RunSpec.before``. The first rank asks, and tells the others.
@@ -54,7 +54,7 @@ def centre_of(model: nn.Module) -> Centre:
     return next(part for part in model.modules() if isinstance(part, Centre))
 
 
-def _reaching(module: nn.Module, model: nn.Module, part: Part) -> Iterator[Tensor]:
+def _reaching(module: nn.Module, model: nn.Module, part: Split) -> Iterator[Tensor]:
     seen: list[Tensor] = []
     hook = module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     try:

@@ -19,23 +19,23 @@ from plumbline.experiments.files import (
     read_json,
     write_json,
 )
-from plumbline.experiments.pool import Told, Workers
+from plumbline.experiments.linear_baseline import with_simple_row
+from plumbline.experiments.pool import OnProgress, Workers
 from plumbline.experiments.recipe import Recipe, RecipeError
 from plumbline.experiments.results import RunResult
-from plumbline.experiments.simple import with_simple_row
-from plumbline.experiments.specs import RunSpec
+from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import (
-    Comparison,
     Cost,
     Estimate,
     SeedReport,
+    SignificanceTests,
     Undefined,
     across_seeds,
     compare_to,
     cost_of_reports,
 )
 from plumbline.mechanism.rounding import rounded_up
-from plumbline.training.settings import Facts, differences, facts_of
+from plumbline.training.run_identity import Facts, differences, facts_of
 
 NONPRIVATE = "nonprivate"
 
@@ -65,7 +65,7 @@ class MethodRow:
 
 
 @dataclass(frozen=True)
-class Table:
+class Comparison:
     """The result of a comparison.
 
     Attributes:
@@ -77,7 +77,7 @@ class Table:
 
     recipe: Recipe
     rows: tuple[MethodRow, ...]
-    tests: Comparison | None
+    tests: SignificanceTests | None
 
     def row(self, title: str) -> MethodRow:
         """A method's line."""
@@ -114,8 +114,8 @@ def compare(
     folder: str | os.PathLike[str],
     *,
     workers: int | None = None,
-    told: Told | None = None,
-) -> Table:
+    on_progress: OnProgress | None = None,
+) -> Comparison:
     """Makes every run of a recipe that is not finished yet, and the table.
 
     On images and text a linear model on fixed public features is added to the rows, if the recipe
@@ -125,7 +125,7 @@ def compare(
         recipe: What to compare.
         folder: Where runs are kept.
         workers: How many runs at a time; by default one for each core. With 1 they run here.
-        told: Is told now and then how far the runs are.
+        on_progress: Called with a `Progress` now and then.
 
     Raises:
         RecipeError: If the folder holds runs of another recipe: other rows and seeds are welcome,
@@ -141,7 +141,7 @@ def compare(
     else:
         _check_same(recipe, kept, root)
     with Workers(workers) as pool:
-        results = pool.run(specs, root, told)
+        results = pool.run(specs, root, on_progress)
     _write(recipe, root)  # only now in the place of one whose runs are finished
     return table_of(recipe, results)
 
@@ -176,7 +176,7 @@ def _facts(recipe: Recipe) -> Facts:
     return {key: fact for name in _SHARED for key, fact in facts_of(fields[name], name).items()}
 
 
-def table_of(recipe: Recipe, results: Sequence[RunResult]) -> Table:
+def table_of(recipe: Recipe, results: Sequence[RunResult]) -> Comparison:
     """The table of finished runs, every method's in the order of the seeds."""
     by_title: dict[str, list[RunResult]] = {method.title: [] for method in recipe.methods}
     for result in results:
@@ -188,7 +188,7 @@ def table_of(recipe: Recipe, results: Sequence[RunResult]) -> Table:
         beside = free.get(method.origin, next(iter(free.values()), None))
         reference = None if beside is None else [result.report for result in by_title[beside]]
         rows.append(_row(method.title, by_title[method.title], reference))
-    return Table(recipe, tuple(rows), _tests(recipe, rows))
+    return Comparison(recipe, tuple(rows), _tests(recipe, rows))
 
 
 def _row(title: str, runs: Sequence[RunResult], reference: Sequence[object] | None) -> MethodRow:
@@ -206,7 +206,7 @@ def _row(title: str, runs: Sequence[RunResult], reference: Sequence[object] | No
     )
 
 
-def _tests(recipe: Recipe, rows: Sequence[MethodRow]) -> Comparison | None:
+def _tests(recipe: Recipe, rows: Sequence[MethodRow]) -> SignificanceTests | None:
     if recipe.baseline is None or len(recipe.seeds) < 2:
         return None
     accuracy = {row.title: row.seeds.overall["accuracy"].per_run for row in rows}

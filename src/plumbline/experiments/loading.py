@@ -14,15 +14,15 @@ import torch
 from torch import nn
 
 from plumbline import data
-from plumbline.data import Part, Splits
+from plumbline.data import Split, Splits
 from plumbline.data.base import LOADERS
-from plumbline.draws import Draws
 from plumbline.experiments.recipe import RecipeError
-from plumbline.experiments.specs import RunSpec
+from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import GroupReport, Outcomes, evaluate
 from plumbline.models import scattering
+from plumbline.record_random import Draws
 from plumbline.training import Private
-from plumbline.training.looking import evaluating
+from plumbline.training.without_trace import evaluating
 
 
 def load_data(spec: RunSpec) -> Splits:
@@ -47,10 +47,10 @@ def _loaded(name: str, options: str, scales: int | None) -> Splits:
     return replace(splits, train=train, test=test)
 
 
-def _scattered(part: Part, scales: int) -> Part:
+def _scattered(part: Split, scales: int) -> Split:
     whole, index = part.origin or (part, None)
     x = scattering.features(whole, scales=scales, cache=cache_folder())
-    return Part(x if index is None else x[index], part.y, part.sensitive_features)
+    return Split(x if index is None else x[index], part.y, part.sensitive_features)
 
 
 def cache_folder() -> Path:
@@ -88,7 +88,7 @@ def judged(private: Private, splits: Splits) -> GroupReport:
         return measure(model, splits.test, splits.groups)
 
 
-def measure(model: nn.Module, part: Part, groups: tuple[str, ...]) -> GroupReport:
+def measure(model: nn.Module, part: Split, groups: tuple[str, ...]) -> GroupReport:
     """A model's metrics on a part of the data, by group, in evaluation mode."""
     logits, labels = [], []
     with evaluating(model), torch.no_grad():

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from plumbline.experiments.files import METRICS, append_row, kept_rows
-from plumbline.fairness import GroupReport, plain
+from plumbline.fairness import GroupReport, to_json
 from plumbline.training.fitting import StepInfo
 
 
@@ -37,9 +37,9 @@ class MetricsLog:
         """A row for the step that was just made."""
         row = {
             "step": info.step,
-            "epsilon": plain(info.epsilon),
+            "epsilon": to_json(info.epsilon),
             "seconds": self.seconds,
-            "overall": plain(report.overall),
-            "by_group": plain(report.by_group),
+            "overall": to_json(report.overall),
+            "by_group": to_json(report.by_group),
         }
         append_row(self._path, row)

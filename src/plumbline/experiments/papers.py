@@ -14,16 +14,16 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from plumbline.experiments.recipe import Part, RecipeError, require_known, wrong_fields
+from plumbline.experiments.recipe import RecipeError, SettingsPart, require_known, wrong_fields
 from plumbline.experiments.recipes import folder as recipes_folder
 
 Size = Literal["quick", "paper"]
-File = TypeVar("File", bound=Part)
+File = TypeVar("File", bound=SettingsPart)
 Inequality = tuple[str | float, str | float, float]
 MINUS = " minus "
 
 
-class Published(Part):
+class Published(SettingsPart):
     """One row of published values: all of them within the tolerance, or not.
 
     Attributes:
@@ -35,7 +35,7 @@ class Published(Part):
     values: dict[str, float]
 
 
-class Claim(Part):
+class PaperClaim(SettingsPart):
     """A claim of the paper: some values lie above others.
 
     What holds, but by less than claimed, is reproduced in direction only.
@@ -52,7 +52,7 @@ class Claim(Part):
     times: tuple[Inequality, ...] = ()
 
     @model_validator(mode="after")
-    def _says_something(self) -> Claim:
+    def _says_something(self) -> PaperClaim:
         if not self.above + self.times:
             raise ValueError(f"the claim {self.says!r} has neither 'above' nor 'times'")
         return self
@@ -65,7 +65,7 @@ class Claim(Part):
         return tuple(key for keys in given for key in keys)
 
 
-class PublishedFile(Part):
+class PublishedFile(SettingsPart):
     """NAME.published.toml.
 
     Attributes:
@@ -82,7 +82,7 @@ class PublishedFile(Part):
     tolerance: dict[str, float] = Field(default_factory=dict)
     reference: str | None = None
     rows: tuple[Published, ...] = ()
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[PaperClaim, ...] = ()
 
     @model_validator(mode="after")
     def _has_tolerances(self) -> PublishedFile:
@@ -96,7 +96,7 @@ class PublishedFile(Part):
         return self.tolerance[metric.split(" / ")[0]]
 
 
-class ReproductionFile(Part):
+class ReproductionFile(SettingsPart):
     """NAME.toml.
 
     Attributes:

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from plumbline.experiments.fitting_data import check_fits, pairs
+from plumbline.experiments.compatibility import check_fits, pairs
 from plumbline.experiments.results import RunResult, read_result
+from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
-from plumbline.experiments.specs import RunSpec
 
 _POLL_SECONDS = 0.25
 
@@ -42,7 +42,7 @@ class Progress:
     running: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-Told = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 
 
 class Workers:
@@ -78,7 +78,7 @@ class Workers:
         self._pool = None
 
     def run(
-        self, specs: Sequence[RunSpec], root: Path, told: Told | None = None
+        self, specs: Sequence[RunSpec], root: Path, on_progress: OnProgress | None = None
     ) -> list[RunResult]:
         """Makes the runs that are not finished yet; the results of all, in order.
 
@@ -88,7 +88,7 @@ class Workers:
         progress = Progress(0, len(specs))
         waiting = [spec for spec in specs if read_result(root / spec.folder) is None]
         progress.done = len(specs) - len(waiting)
-        tell = told or (lambda _: None)
+        tell = on_progress or (lambda _: None)
         tell(progress)
         self._check_fitting(waiting)
         if self._workers == 1:
@@ -104,11 +104,11 @@ class Workers:
                 self._fitting.add(key)
 
     def _in_processes(
-        self, specs: Sequence[RunSpec], root: Path, progress: Progress, tell: Told
+        self, specs: Sequence[RunSpec], root: Path, progress: Progress, tell: OnProgress
     ) -> None:
         pool = self._started()
         waiting: dict[Future[None], str] = {
-            pool.submit(_in_process, spec.plain(), str(root)): spec.name for spec in specs
+            pool.submit(_in_process, spec.to_json(), str(root)): spec.name for spec in specs
         }
         while waiting:
             done, _ = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
@@ -136,20 +136,20 @@ class Workers:
         return self._pool
 
 
-def _here(specs: Sequence[RunSpec], root: Path, progress: Progress, tell: Told) -> None:
+def _here(specs: Sequence[RunSpec], root: Path, progress: Progress, tell: OnProgress) -> None:
     for spec in specs:
 
         def stepped(step: int, steps: int, name: str = spec.name) -> None:
             progress.running = {name: (step, steps)}
             tell(progress)
 
-        run(spec, root, told=_seldom(stepped))
+        run(spec, root, on_progress=_seldom(stepped))
         progress.running = {}
         progress.done += 1
         tell(progress)
 
 
-def _seldom(told: Callable[[int, int], None]) -> Callable[[int, int], None]:
+def _seldom(on_progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
     """Passes on a few steps a second: more would only cost time."""
     last = 0.0
 
@@ -157,7 +157,7 @@ def _seldom(told: Callable[[int, int], None]) -> Callable[[int, int], None]:
         nonlocal last
         if time.monotonic() - last > _POLL_SECONDS:
             last = time.monotonic()
-            told(step, steps)
+            on_progress(step, steps)
 
     return passed_on
 
@@ -189,4 +189,4 @@ def _end_with_parent() -> None:
 
 def _in_process(fields: dict[str, Any], root: str) -> None:
     spec = RunSpec.of(fields)
-    run(spec, root, told=_seldom(lambda step, steps: _steps.put((spec.name, step, steps))))
+    run(spec, root, on_progress=_seldom(lambda step, steps: _steps.put((spec.name, step, steps))))

@@ -30,18 +30,18 @@ from plumbline.diagnostics import (
     excessive_risk,
     landscape,
     norms,
-    plain,
     projections,
     spectrum,
     symmetry,
+    to_json,
     trace,
 )
 from plumbline.experiments.files import append_row, kept_rows, write_json
 from plumbline.experiments.recipe import ProbePart
-from plumbline.experiments.specs import RunSpec
+from plumbline.experiments.run_spec import RunSpec
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
-from plumbline.training.looking import evaluating, no_trace
+from plumbline.training.without_trace import evaluating, no_trace
 
 DIAGNOSTICS, FINAL_FILE = "diagnostics.jsonl", "final.json"
 BINS = 24
@@ -157,13 +157,13 @@ class Probing:
             return
         row: dict[str, Any] = {
             "step": info.step,
-            "epsilon": plain(info.epsilon),
+            "epsilon": to_json(info.epsilon),
             "records": len(self._index),
         }
         with no_trace(private.model):
             look = self._look(private, self._index, self._features)
             for name in self._part.measure:
-                row[name] = plain(ALONG[name](look))
+                row[name] = to_json(ALONG[name](look))
         append_row(self._folder / DIAGNOSTICS, row)
 
     def finish(self, private: Private) -> None:
@@ -176,7 +176,7 @@ class Probing:
             look = self._look(private, self._index[:FINAL_RECORDS], features)
             found["records"] = look.sample.records
             for name in self._part.final:
-                found[name] = plain(FINAL[name](look))
+                found[name] = to_json(FINAL[name](look))
         write_json(self._folder / FINAL_FILE, found)
 
     def _look(self, private: Private, index: Tensor, features: Tensor | None) -> Look:
@@ -200,7 +200,7 @@ class Probing:
 def _bias(look: Look) -> Any:
     """The bias of the whole sample, and of each group's own records."""
     groups = {name: bias(look.sample.of(own)) for name, own in look.groups.items()}
-    return {**plain(bias(look.sample)), "by_group": plain(groups)}
+    return {**to_json(bias(look.sample)), "by_group": to_json(groups)}
 
 
 def _norms(look: Look) -> Any:
@@ -223,9 +223,9 @@ def _norms(look: Look) -> Any:
         for name, own in look.groups.items():
             counts[name] = _counts(clamped[used.cpu() & own.cpu()], edges)
     return {
-        **plain(found),
-        "by_group": plain(look.named(found.by_group)),
-        "clipped_by_group": plain(look.named(found.clipped_by_group)),
+        **to_json(found),
+        "by_group": to_json(look.named(found.by_group)),
+        "clipped_by_group": to_json(look.named(found.clipped_by_group)),
         "clip": None if math.isinf(clip) else clip,
         "histogram": {"edges": edges.tolist(), "counts": counts},
     }
@@ -237,7 +237,7 @@ def _symmetry(look: Look) -> Any:
     facts = {name: value for name, value in vars(found).items() if name != "cosines"}
     edges = torch.linspace(-1, 1, BINS + 1, dtype=torch.float64)
     cosines = {"edges": edges.tolist(), "counts": _counts(_cosines(look.sample), edges)}
-    return {**plain(facts), "cosines": cosines, "plane": _plane(look)}
+    return {**to_json(facts), "cosines": cosines, "plane": _plane(look)}
 
 
 def _cosines(sample: Sample) -> Tensor:

@@ -57,7 +57,7 @@ def _finite(value: Any) -> Any:
 Options = Annotated[dict[str, Any], AfterValidator(_finite)]
 
 
-class Part(BaseModel):
+class SettingsPart(BaseModel):
     """A part of a file of settings: unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -71,7 +71,7 @@ class Part(BaseModel):
         return given
 
 
-class StrictPart(Part):
+class StrictPart(SettingsPart):
     """A part of a recipe: values of another type are refused too, and never converted."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)

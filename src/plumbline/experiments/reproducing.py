@@ -12,9 +12,14 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plumbline.experiments.judging import Verdict, claim_verdict, row_verdict, value_verdict
+from plumbline.experiments.paper_verdicts import (
+    PaperVerdict,
+    claim_verdict,
+    row_verdict,
+    value_verdict,
+)
 from plumbline.experiments.papers import Size, read
-from plumbline.experiments.pool import Told
+from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import RecipeError, require_known
 from plumbline.experiments.studies import STUDIES, Measured, Measurements
 
@@ -32,7 +37,7 @@ class Line:
     """
 
     what: str
-    verdict: Verdict
+    verdict: PaperVerdict
     published: float | None = None
     ours: Measured | None = None
     tuned: Measured | None = None
@@ -61,7 +66,7 @@ class Reproduction:
     source: str
     notes: tuple[str, ...]
     values: tuple[Line, ...]
-    rows: dict[str, Verdict]
+    rows: dict[str, PaperVerdict]
     claims: tuple[Line, ...]
     compared: frozenset[str] = field(repr=False)
     measurements: Measurements = field(repr=False)
@@ -109,7 +114,7 @@ def reproduce(
     folder: str | os.PathLike[str] = "runs",
     *,
     workers: int | None = None,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Reproduction:
     """Makes a paper's table or figure and judges it.
 
@@ -118,14 +123,14 @@ def reproduce(
         size: "quick" or "paper".
         folder: Where runs are kept; what is finished is not repeated.
         workers: How many runs at a time.
-        told: Is told now and then how far the runs are.
+        on_progress: Called with a `Progress` now and then.
     """
     if size not in ("quick", "paper"):
         raise RecipeError(f"size is {size!r}; it must be 'quick' or 'paper'.")
     plan, published = read(name)
     require_known("study", plan.study, list(STUDIES))
     kept = Path(folder) / f"{name}-{size}"
-    measured = STUDIES[plan.study](plan.at(size), kept, workers, told)
+    measured = STUDIES[plan.study](plan.at(size), kept, workers, on_progress)
     values = tuple(
         Line(
             what=f"{row.row} / {metric}",

@@ -25,7 +25,7 @@ from plumbline.experiments.files import (
     write_text,
 )
 from plumbline.experiments.manifest import write_manifest
-from plumbline.fairness import GroupReport, Undefined, plain
+from plumbline.fairness import GroupReport, Undefined, to_json
 from plumbline.mechanism.ledger import Position
 from plumbline.training.checkpoint_file import remove_pair
 
@@ -54,19 +54,19 @@ class RunResult:
     statement: str
     folder: str
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain values, for a file."""
         return {
             "method": self.method,
             "seed": self.seed,
-            "epsilon": plain(self.epsilon),
+            "epsilon": to_json(self.epsilon),
             "steps": self.steps,
             "seconds": self.seconds,
             "statement": self.statement,
             "folder": self.folder,
             "report": {
-                "overall": plain(self.report.overall),
-                "by_group": plain(self.report.by_group),
+                "overall": to_json(self.report.overall),
+                "by_group": to_json(self.report.by_group),
                 "sizes": dict(self.report.sizes),
                 "minimum_size": self.report.minimum_size,
             },

@@ -31,7 +31,7 @@ from plumbline.experiments.loading import judged, load_data
 from plumbline.experiments.metrics_log import MetricsLog
 from plumbline.experiments.probing import Probing
 from plumbline.experiments.results import RunResult, finish, read_result, versions
-from plumbline.experiments.specs import RunSpec, budget_of
+from plumbline.experiments.run_spec import RunSpec, budget_of
 from plumbline.mechanism.ledger import Ledger
 from plumbline.training import Private, make_private, resume
 from plumbline.training.checkpoint_file import remove_pair
@@ -44,7 +44,9 @@ _RESERVE = 50  # steps charged at a time: a disk may take longer to be sure than
 
 
 def run(
-    spec: RunSpec, root: str | os.PathLike[str], told: Callable[[int, int], None] | None = None
+    spec: RunSpec,
+    root: str | os.PathLike[str],
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> RunResult:
     """Makes the run in its folder below ``root``, or reads its result if it is finished.
 
@@ -53,7 +55,7 @@ def run(
     Args:
         spec: What to run.
         root: The folder of the experiment.
-        told: Is told after every step how many are done, of how many.
+        on_progress: Called with (done, total) after each step.
     """
     folder, ranks = Path(root) / spec.folder, Ranks.here()
     with ranks.failing_together():
@@ -65,10 +67,10 @@ def run(
         with _one_thread():
             if not ranks.first:
                 _share_made(spec, folder)
-            return ranks.from_first("the end", lambda: _made(spec, folder, told))
+            return ranks.from_first("the end", lambda: _made(spec, folder, on_progress))
 
 
-def _made(spec: RunSpec, folder: Path, told: Callable[[int, int], None] | None) -> RunResult:
+def _made(spec: RunSpec, folder: Path, on_progress: Callable[[int, int], None] | None) -> RunResult:
     make_folder(folder)
     write_json(folder / RECIPE, {**spec.facts, "name": spec.recipe.name})
     write_json(folder / VERSIONS, versions())
@@ -78,7 +80,7 @@ def _made(spec: RunSpec, folder: Path, told: Callable[[int, int], None] | None) 
         # A run that is killed before its first checkpoint would not be known again, if it is secure
         # or goes on with another number of processes.
         private.save(folder / CHECKPOINT)
-        log = _Log(private, splits, folder, spec.recipe.log_every, told)
+        log = _Log(private, splits, folder, spec.recipe.log_every, on_progress)
         probing = Probing.of(spec, private, splits, folder) if spec.recipe.probe else None
         private.fit([log, probing] if probing else [log], progress=False)
         if private.steps_done < private.stop:  # fit stops in good order when interrupted
@@ -105,7 +107,7 @@ def _made(spec: RunSpec, folder: Path, told: Callable[[int, int], None] | None) 
             run=private.run,
             ledger=ledger.position,
             statement=result.statement + "\n",
-            result=result.plain(),
+            result=result.to_json(),
         )
     return result
 
@@ -184,16 +186,21 @@ class _Log:
         splits: Splits,
         folder: Path,
         every: int,
-        told: Callable[[int, int], None] | None,
+        on_progress: Callable[[int, int], None] | None,
     ) -> None:
-        self._splits, self._folder, self._every, self._told = splits, folder, every, told
+        self._splits, self._folder, self._every, self._on_progress = (
+            splits,
+            folder,
+            every,
+            on_progress,
+        )
         self.rows = MetricsLog(folder, private.steps_done)
         self._saved = time.monotonic()
 
     def after_step(self, private: Private, info: StepInfo) -> None:
         """Logs, saves, tells."""
-        if self._told is not None:
-            self._told(info.step, info.steps)
+        if self._on_progress is not None:
+            self._on_progress(info.step, info.steps)
         if info.step % self._every == 0 or info.step == info.steps:
             self.rows.add(info, judged(private, self._splits))
         if time.monotonic() - self._saved > _SAVE_SECONDS and info.step < info.steps:

@@ -28,10 +28,10 @@ from plumbline.experiments.files import LEDGER, MODEL, RESULT, STATEMENT, write_
 from plumbline.experiments.loading import load_data, measure
 from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
 from plumbline.experiments.results import RunResult, write_model
+from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
-from plumbline.experiments.specs import RunSpec
 from plumbline.experiments.tuning import candidate, score_of, space_of
-from plumbline.fairness import GroupReport, plain
+from plumbline.fairness import GroupReport, to_json
 from plumbline.mechanism.accountant import Releases
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.ledger import Ledger
@@ -250,8 +250,8 @@ def _plain(selected: Selected) -> dict[str, Any]:
         "delta": selected.delta,
         "score": selected.score,
         "report": {
-            "overall": plain(selected.report.overall),
-            "by_group": plain(selected.report.by_group),
+            "overall": to_json(selected.report.overall),
+            "by_group": to_json(selected.report.by_group),
         },
         "statement": selected.statement,
     }

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.experiments.files import make_folder, write_json, write_text
-from plumbline.experiments.pool import Progress, Told, Workers
+from plumbline.experiments.linear_baseline import with_simple_row
+from plumbline.experiments.pool import OnProgress, Progress, Workers
 from plumbline.experiments.recipe import MethodPart, Recipe, TunePart
 from plumbline.experiments.results import RunResult
-from plumbline.experiments.simple import with_simple_row
-from plumbline.experiments.specs import RunSpec
-from plumbline.fairness import GroupReport, Undefined, plain
+from plumbline.experiments.run_spec import RunSpec
+from plumbline.fairness import GroupReport, Undefined, to_json
 from plumbline.methods import REGISTRY
 from plumbline.methods.spaces import LogBetween, Space
 
@@ -100,7 +100,7 @@ class Tuning:
 
         root = Path(folder)
         make_folder(root)
-        told = {
+        found = {
             "objective": self.recipe.tune.objective,
             "not_covered": NOT_COVERED,
             "trials": [
@@ -108,7 +108,7 @@ class Tuning:
             ],
             "sensitivity": {title: vars(one) for title, one in self.sensitivity.items()},
         }
-        write_json(root / "tuning.json", plain(told))
+        write_json(root / "tuning.json", to_json(found))
         fields = self.recipe.model_dump(mode="json", exclude_defaults=True)
         write_text(root / "tuned.toml", tomli_w.dumps(fields))
         return root / "tuned.toml"
@@ -137,7 +137,7 @@ def tune(
     folder: str | os.PathLike[str],
     *,
     workers: int | None = None,
-    told: Told | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Tuning:
     """Searches settings for every row of a recipe, as its ``tune`` part says.
 
@@ -145,7 +145,7 @@ def tune(
         recipe: Whose rows.
         folder: Where the trials' runs are kept.
         workers: How many runs at a time; one for each core by default.
-        told: Is told now and then how far the runs are.
+        on_progress: Called with a `Progress` now and then.
     """
     recipe = with_simple_row(recipe)
     rows = [row for row in recipe.methods if row.origin != "tuned"]
@@ -156,7 +156,7 @@ def tune(
     with Workers(workers) as pool:
         for place, row in enumerate(rows):
             before = place * recipe.tune.trials * len(recipe.tune.seeds)
-            search = _Search(recipe, row, Path(folder), pool, _shifted(told, before, total))
+            search = _Search(recipe, row, Path(folder), pool, _shifted(on_progress, before, total))
             found[row.title], sensitivity[row.title] = search.run()
             methods += [row, search.tuned()]
     return Tuning(recipe.model_copy(update={"methods": tuple(methods)}), found, sensitivity)
@@ -200,10 +200,15 @@ class _Search:
     """The trials of one row."""
 
     def __init__(
-        self, recipe: Recipe, row: MethodPart, root: Path, pool: Workers, told: Told | None
+        self,
+        recipe: Recipe,
+        row: MethodPart,
+        root: Path,
+        pool: Workers,
+        on_progress: OnProgress | None,
     ) -> None:
         self._recipe = recipe.model_copy(update={"probe": None, "log_every": 10**9})
-        self._row, self._root, self._pool, self._told = row, root, pool, told
+        self._row, self._root, self._pool, self._on_progress = row, root, pool, on_progress
         self._space = space_of(row, recipe.tune)
         self._minimised = _minimised(recipe.tune)
         self._trials: list[Trial] = []
@@ -249,7 +254,7 @@ class _Search:
             for seed in tune.seeds
         ]
         done = len(self._trials) * len(tune.seeds)
-        results = self._pool.run(specs, self._root, _shifted(self._told, done))
+        results = self._pool.run(specs, self._root, _shifted(self._on_progress, done))
         by_row = [
             results[place : place + len(tune.seeds)]
             for place in range(0, len(results), len(tune.seeds))
@@ -304,11 +309,13 @@ def _minimised(tune: TunePart) -> bool:
     return tune.objective.endswith("loss")
 
 
-def _shifted(told: Told | None, done: int, total: int | None = None) -> Told | None:
+def _shifted(
+    on_progress: OnProgress | None, done: int, total: int | None = None
+) -> OnProgress | None:
     """Tells the progress of a part as that of the whole."""
-    if told is None:
+    if on_progress is None:
         return None
-    return lambda part: told(Progress(done + part.done, total or part.total, part.running))
+    return lambda part: on_progress(Progress(done + part.done, total or part.total, part.running))
 
 
 def _rounded(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 ``evaluate`` has one model's metrics by group, ``privacy_cost`` what private training costs each
 group (paper 004, Eqs. 1 and 2), ``bootstrap`` and ``bootstrap_cost`` the test set's uncertainty,
-``across_seeds`` and ``compare_to`` the training's. ``plain`` makes JSON-able values of all of them.
+``across_seeds`` and ``compare_to`` the training's. ``to_json`` makes JSON of all of them.
 """
 
 from plumbline.fairness.cost import Cost, CostByGroup, CostGap, cost_of_reports, privacy_cost
@@ -15,16 +15,15 @@ from plumbline.fairness.intervals import Intervals, bootstrap
 from plumbline.fairness.metrics import METRICS, Metric
 from plumbline.fairness.outcomes import Outcomes
 from plumbline.fairness.resampling import Interval
-from plumbline.fairness.results import NOT_COVERED, Number, Undefined, plain
+from plumbline.fairness.results import NOT_COVERED, Number, Undefined, to_json
 from plumbline.fairness.seeds import Estimate, SeedReport, across_seeds, estimate
-from plumbline.fairness.significance import Comparison, PairedTest, compare_to, holm
+from plumbline.fairness.significance import PairedTest, SignificanceTests, compare_to, holm
 
 __all__ = [
     "METRICS",
     "MINIMUM_SIZE",
     "NOT_COVERED",
     "UNKNOWN",
-    "Comparison",
     "Cost",
     "CostByGroup",
     "CostGap",
@@ -40,6 +39,7 @@ __all__ = [
     "Outcomes",
     "PairedTest",
     "SeedReport",
+    "SignificanceTests",
     "Undefined",
     "across_seeds",
     "bootstrap",
@@ -50,6 +50,6 @@ __all__ = [
     "evaluate",
     "group_records",
     "holm",
-    "plain",
     "privacy_cost",
+    "to_json",
 ]

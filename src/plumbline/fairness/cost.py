@@ -23,7 +23,7 @@ from plumbline.fairness.gaps import Gap, gap_of, judged_of, too_small_of, worst_
 from plumbline.fairness.groups import MINIMUM_SIZE, Names, SensitiveFeatures
 from plumbline.fairness.metrics import ACCURACY, LOSS
 from plumbline.fairness.outcomes import Outcomes
-from plumbline.fairness.results import NOT_COVERED, Number, Undefined, plain
+from plumbline.fairness.results import NOT_COVERED, Number, Undefined, to_json
 from plumbline.fairness.seeds import Estimate, common_sizes, estimate
 
 
@@ -81,7 +81,7 @@ class CostByGroup:
             _size(signed.mean), signed.standard_error, tuple(map(_size, signed.per_run))
         )
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON-able values."""
         parts = {
             "overall": self.overall,
@@ -89,7 +89,7 @@ class CostByGroup:
             "worst": self.worst,
             "gap": self.gap,
         }
-        return {name: plain(part) for name, part in parts.items()}
+        return {name: to_json(part) for name, part in parts.items()}
 
     def _means(self) -> dict[str, Number]:
         return {group: one.mean for group, one in self.by_group.items()}
@@ -118,9 +118,9 @@ class Cost:
     sizes: Mapping[str, int]
     too_small: tuple[str, ...]
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON-able values."""
-        parts = {name: plain(part) for name, part in vars(self).items()}
+        parts = {name: to_json(part) for name, part in vars(self).items()}
         return {**parts, "privacy": NOT_COVERED}
 
 

@@ -20,7 +20,7 @@ from plumbline.fairness.metrics import (
     Task,
 )
 from plumbline.fairness.outcomes import Outcomes
-from plumbline.fairness.results import EMPTY, NOT_COVERED, Number, Undefined, plain
+from plumbline.fairness.results import EMPTY, NOT_COVERED, Number, Undefined, to_json
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class GroupReport:
                 return value
         return max(value for value in values if not isinstance(value, Undefined))
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON-able values."""
         parts = {
             "overall": self.overall,
@@ -98,7 +98,7 @@ class GroupReport:
             "equalised_odds_difference": self.equalised_odds_difference,
             "privacy": NOT_COVERED,
         }
-        return {name: plain(part) for name, part in parts.items()}
+        return {name: to_json(part) for name, part in parts.items()}
 
 
 def evaluate(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plumbline.undefined import Number, Undefined, plain
+from plumbline.results import Number, Undefined, to_json
 
 NOT_COVERED = "computed from the test records without noise: not covered by epsilon"
 
@@ -21,4 +21,4 @@ def defined(values: Mapping[str, Number]) -> dict[str, float]:
     return {key: value for key, value in values.items() if not isinstance(value, Undefined)}
 
 
-__all__ = ["EMPTY", "NOT_COVERED", "Number", "Undefined", "defined", "plain"]
+__all__ = ["EMPTY", "NOT_COVERED", "Number", "Undefined", "defined", "to_json"]

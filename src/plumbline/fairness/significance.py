@@ -42,7 +42,7 @@ class PairedTest:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SignificanceTests:
     """Several methods against one baseline.
 
     Attributes:
@@ -62,7 +62,7 @@ def compare_to(
     baseline: Sequence[Number],
     others: Mapping[str, Sequence[Number]],
     better: Literal["higher", "lower"] = "higher",
-) -> Comparison:
+) -> SignificanceTests:
     """Tests whether each of the others is better than the baseline.
 
     The signed-rank test treats ties and zeros as scipy does by default: pairs without a difference
@@ -98,7 +98,7 @@ def compare_to(
         )
         for name, own in differences.items()
     }
-    return Comparison(tests, better, len(base), _note(len(base), len(others)))
+    return SignificanceTests(tests, better, len(base), _note(len(base), len(others)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.gradients.allocator import keep_freed_memory
-from plumbline.gradients.anatomy import Anatomy, anatomy_of
-from plumbline.gradients.checking import ANOTHER_SCALE, Difference, Probe, unsteady
+from plumbline.gradients.capture_history import EmptyBatch, History, history_of
+from plumbline.gradients.checking import ANOTHER_SCALE, AutogradCheck, Difference, unsteady
 from plumbline.gradients.errors import (
     CaptureError,
     EscapedParameterError,
@@ -24,10 +24,10 @@ from plumbline.gradients.errors import (
     RecordsMixError,
     UnsupportedModelError,
 )
-from plumbline.gradients.history import EmptyBatch, History, history_of
+from plumbline.gradients.layout_search import Readings
+from plumbline.gradients.model_parts import Anatomy, anatomy_of
 from plumbline.gradients.per_sample import PerSampleGradients
 from plumbline.gradients.random_state import RandomState
-from plumbline.gradients.readings import Readings
 from plumbline.gradients.substitution import substituted
 from plumbline.gradients.tape import Offset, Tape, Weight
 from plumbline.gradients.terms import Dense, Term
@@ -202,7 +202,7 @@ class _Run:
             tape.backward(values.sum(), keep=self.compared)
             self.terms = _taken(weights, self.records)
             if self.compared:
-                probe = Probe(self.losses, task.together)
+                probe = AutogradCheck(self.losses, task.together)
                 probe.differentiate(values, weights, parameters, tracked)
                 self.wrong = self._difference(probe)
             if self.wrong is not None:
@@ -217,7 +217,7 @@ class _Run:
             tape.release()
 
     @torch.no_grad()
-    def _difference(self, probe: Probe) -> Difference | None:
+    def _difference(self, probe: AutogradCheck) -> Difference | None:
         return probe.difference(self.terms, narrow=self.tape.narrow)
 
     @torch.no_grad()

@@ -32,7 +32,7 @@ class Difference:
     message: str
 
 
-class Probe:
+class AutogradCheck:
     """Random weights on the losses, and autograd's gradient of that weighted sum.
 
     Rows that are one record ``together`` have one weight: their losses depend on each other.

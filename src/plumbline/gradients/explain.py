@@ -15,7 +15,7 @@ Batch = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor] | Callable[[], Tensor
 
 
 @dataclass(frozen=True)
-class Choice:
+class KernelChoice:
     """How one parameter's per-record norms are computed.
 
     Attributes:
@@ -43,7 +43,7 @@ class Choice:
 class Explanation:
     """The choices for every parameter; ``print`` it."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[KernelChoice, ...]
     records: int
 
     def __str__(self) -> str:
@@ -81,13 +81,13 @@ def explain(model: nn.Module, batch: Batch) -> Explanation:
     return explanation
 
 
-def _choice(name: str, term: Term, may_keep: bool, held: Term) -> Choice:
+def _choice(name: str, term: Term, may_keep: bool, held: Term) -> KernelChoice:
     key = ("norms", *term.key, may_keep)
     kernel = KERNELS.chosen(key) or next(iter(term.norm_kernels()))
     dense_key = next(
         (known for known in KERNELS.timings if known[: 1 + 2] == ("dense", *term.key[:2])), None
     )
-    return Choice(
+    return KernelChoice(
         parameter=name,
         shape=tuple(term.shape),
         form=type(term).__name__,

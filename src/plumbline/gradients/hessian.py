@@ -18,9 +18,9 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from plumbline.gradients.anatomy import anatomy_of
+from plumbline.gradients.capture_history import history_of
 from plumbline.gradients.capturing import examined
-from plumbline.gradients.history import history_of
+from plumbline.gradients.model_parts import anatomy_of
 from plumbline.gradients.per_sample import PerSampleGradients
 from plumbline.gradients.random_state import RandomState
 from plumbline.gradients.substitution import substituted

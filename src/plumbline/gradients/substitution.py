@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from plumbline.gradients.anatomy import Anatomy
+from plumbline.gradients.model_parts import Anatomy
 from plumbline.gradients.tape import Weight
 from plumbline.gradients.tracked import Tracked
 

@@ -42,7 +42,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Choice:
+class LayoutChoice:
     """The layouts that were possible at a place, likeliest first, and the one that was taken."""
 
     ways: tuple[Where, ...]
@@ -263,7 +263,7 @@ class Tape:
         self._records = records
         self.checked = checked
         self.dense = dense
-        self.choices: dict[Place, Choice] = {}
+        self.choices: dict[Place, LayoutChoice] = {}
         self.unsure = False
         self.narrow = False
         self.made: list[Weight] = []
@@ -432,7 +432,7 @@ class Tape:
             ways = sorted(possible, key=lambda way: (way != known, _USUAL_ORDER.index(way)))
             self.unsure = self.unsure or known not in possible
             taken = self._readings.get(key, ways[0])
-            self.choices[key] = Choice(tuple(ways), taken)
+            self.choices[key] = LayoutChoice(tuple(ways), taken)
         if self._recording:
             self._seen[key] = taken
         return taken

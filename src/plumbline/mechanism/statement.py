@@ -18,7 +18,7 @@ from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, Sampling, StepRelease
 from plumbline.mechanism.rounding import rounded_up
-from plumbline.undefined import plain
+from plumbline.results import to_json
 
 COVERED = (
     "the model's weights after every step, and everything computed from them later without "
@@ -205,7 +205,7 @@ class Statement:
         facts |= {"public_constants": dict(self.public_constants)}
         facts |= {"covered": self._really_covered(), "warnings": self._all_warnings()}
         facts |= {"guarantee": math.isfinite(self.epsilon)}
-        return json.dumps(plain(facts), indent=2, ensure_ascii=False, allow_nan=False)
+        return json.dumps(to_json(facts), indent=2, ensure_ascii=False, allow_nan=False)
 
     @property
     def _nothing_yet(self) -> bool:

@@ -9,7 +9,7 @@ from plumbline.clipping import Flat, GroupBatchNorm, Program, Unclipped
 from plumbline.evaluation import Batch, DpSam, GradientNormPenalty, Update
 from plumbline.mechanism.release import GaussianQuery
 from plumbline.methods.composing import compose
-from plumbline.methods.method import GRADIENT, Method, Records
+from plumbline.methods.method import GRADIENT, GradientBatch, Method
 from plumbline.methods.registry import named
 from plumbline.methods.spaces import LogBetween, OneOf
 
@@ -74,7 +74,7 @@ class _Recombined(Method):
         )
 
     def step(self, batch: Batch) -> Program[Update]:
-        records = Records(batch, (), noisy=False)
+        records = GradientBatch(batch, (), noisy=False)
         clipped = yield from self._mean(records, _CLIPPED)
         true = yield from self._mean(records, GRADIENT, Unclipped())
         if self.name == "direction_only":

@@ -96,7 +96,7 @@ class Method:
         batch = self._bucketed(batch)
         for rule in self.evaluation:
             yield from rule.before(batch, lambda name: self._mean(self._at_weights(batch), name))
-        records = Records(batch, self.evaluation, self.noisy)
+        records = GradientBatch(batch, self.evaluation, self.noisy)
         yield from self.clipping.before(records)
         update = yield from self._mean(records, GRADIENT)
         yield from self.clipping.after(records)
@@ -109,7 +109,7 @@ class Method:
         return seen(chunk, self.evaluation)
 
     def _mean(
-        self, records: Records, name: str, clipping: Clipping | None = None
+        self, records: GradientBatch, name: str, clipping: Clipping | None = None
     ) -> Program[Update]:
         """Asks for the clipped sum, and divides it by a public constant."""
         clipping = clipping or self.clipping
@@ -127,9 +127,9 @@ class Method:
         constant = clipping.normaliser(records.expected_size)
         return {parameter: value / constant for parameter, value in noisy.items()}
 
-    def _at_weights(self, batch: Batch) -> Records:
+    def _at_weights(self, batch: Batch) -> GradientBatch:
         """The batch's records with their gradients taken at the weights as they are."""
-        return Records(batch, self.evaluation, self.noisy, Plain())
+        return GradientBatch(batch, self.evaluation, self.noisy, Plain())
 
     def _bucketed(self, batch: Batch) -> Batch:
         buckets = self.clipping.buckets(batch.expected_size)
@@ -146,7 +146,7 @@ class Method:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up a state that ``state_dict`` gave."""
+        """Restores a state that ``state_dict`` gave."""
         for rule, stored in zip(self.evaluation, state["evaluation"], strict=True):
             rule.load_state_dict(stored)
         self.clipping.load_state_dict(state["clipping"])
@@ -160,14 +160,14 @@ class Method:
         }
 
     def load_private_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up such a state."""
+        """Restores a state."""
         for place, stored in state.items():
             rule: Any = self.evaluation[int(place)]
             rule.load_private_state_dict(stored)
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class GradientChunk:
     """Some units of a batch with their gradients.
 
     Attributes:
@@ -183,7 +183,7 @@ class Part:
     groups: Tensor | None
 
 
-class Records:
+class GradientBatch:
     """A batch's units through the rules of evaluation, chunk by chunk.
 
     Iterating takes the gradients; a batch of a single chunk keeps them, so that iterating again
@@ -202,13 +202,13 @@ class Records:
         self._batch = batch
         self._rules = rules
         self._weights = own if weights is None else weights
-        self._only: Part | None = None
+        self._only: GradientChunk | None = None
         self._norms: list[Tensor] | None = None
         self._groups: list[Tensor] = []
         self.noise_multiplier = batch.noise_multiplier if noisy else 0.0
         self.expected_size = batch.expected_size
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator[GradientChunk]:
         if self._only is not None:
             yield self._only
             return
@@ -248,14 +248,14 @@ class Records:
     def _limit(self) -> int | None:
         return min((rule.limit for rule in self._rules if rule.limit is not None), default=None)
 
-    def _part(self, chunk: Chunk) -> Part:
+    def _part(self, chunk: Chunk) -> GradientChunk:
         chunk = seen(chunk, self._rules)
         gradients = self._weights.gradients(chunk)
         for rule in self._rules:
             gradients = rule.change(chunk, gradients)
         norms = gradients.norms()
         finite = torch.isfinite(norms) & torch.isfinite(gradients.losses)
-        return Part(gradients, norms.masked_fill(~finite, 0), finite, chunk.groups)
+        return GradientChunk(gradients, norms.masked_fill(~finite, 0), finite, chunk.groups)
 
 
 def seen(chunk: Chunk, rules: Sequence[Evaluation]) -> Chunk:

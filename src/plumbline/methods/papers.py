@@ -52,9 +52,9 @@ def dpsgd(clip: float = 1.0) -> Method:
 
 
 @named("003, Eq. 8")
-def normalized() -> Method:
+def normalised() -> Method:
     """Every gradient scaled to norm one."""
-    return compose(clipping=Normalised(), name="normalized")
+    return compose(clipping=Normalised(), name="normalised")
 
 
 @named("Bu et al. 2022, AUTO-S", clip=False, stability=LogBetween(0.001, 1))

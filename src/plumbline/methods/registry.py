@@ -50,7 +50,7 @@ class Row:
     guarantee: str
 
 
-class Table(list[Row]):
+class MethodTable(list[Row]):
     """The table; printed, it is Markdown."""
 
     def __str__(self) -> str:
@@ -101,9 +101,9 @@ def named(
     return register
 
 
-def table() -> Table:
+def table() -> MethodTable:
     """Every named method: source, questions, passes, state, and what it needs."""
-    return Table(_rows())
+    return MethodTable(_rows())
 
 
 def _rows() -> Iterator[Row]:

@@ -88,7 +88,7 @@ class DPNASNet(nn.Sequential):
         layers: list[nn.Module] = [_convolution(in_channels, widths[0], 3)]
         channels = widths[0]
         for width in widths:
-            layers += [Block(edges, channels, width), nn.MaxPool2d(2)]
+            layers += [SearchedBlock(edges, channels, width), nn.MaxPool2d(2)]
             channels, size = NODES * width, size // 2
         super().__init__(
             *layers,
@@ -100,7 +100,7 @@ class DPNASNet(nn.Sequential):
         )
 
 
-class Block(nn.Module):
+class SearchedBlock(nn.Module):
     """One block of the graph ``edges``, from ``in_channels`` to five times ``channels``."""
 
     def __init__(self, edges: Edges, in_channels: int, channels: int) -> None:

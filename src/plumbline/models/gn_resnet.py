@@ -21,13 +21,13 @@ def gn_resnet_10(*, classes: int = 10, in_channels: int = 1) -> nn.Module:
     layers: list[nn.Module] = [*_convolution(in_channels, widths[0], 3, 1), nn.ReLU()]
     channels = widths[0]
     for stage, width in enumerate(widths):
-        layers.append(Block(channels, width, stride=2 if stage else 1))
+        layers.append(GnBlock(channels, width, stride=2 if stage else 1))
         channels = width
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
     return nn.Sequential(*layers, *head)
 
 
-class Block(nn.Module):
+class GnBlock(nn.Module):
     """Two 3 x 3 convolutions with norms beside a shortcut (He et al. 2016)."""
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:

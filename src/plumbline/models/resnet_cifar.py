@@ -123,7 +123,7 @@ class ResNet(nn.Module):
         for stage, width in enumerate(WIDTHS):
             for block in range((depth - 2) // 6):
                 stride = 2 if stage and not block else 1
-                blocks.append(Block(channels, width, stride, normalisation))
+                blocks.append(CifarBlock(channels, width, stride, normalisation))
                 channels = width
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(channels * normalisation.pool**2, classes)
@@ -139,7 +139,7 @@ class ResNet(nn.Module):
         return logits
 
 
-class Block(nn.Module):
+class CifarBlock(nn.Module):
     """Two 3 x 3 convolutions beside a shortcut without parameters ("option A")."""
 
     def __init__(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plumbline.experiments.comparing import MethodRow, Table, table_of
+from plumbline.experiments.comparing import Comparison, MethodRow, table_of
 from plumbline.experiments.files import METRICS, RECIPE, RESULT, SETTINGS, VERSIONS, read_rows
 from plumbline.experiments.probing import DIAGNOSTICS, FINAL_FILE
 from plumbline.experiments.recipe import (
@@ -27,7 +27,7 @@ from plumbline.experiments.recipe import (
     Recipe,
 )
 from plumbline.experiments.results import RunResult, read_report, read_result
-from plumbline.experiments.specs import RunSpec, read_spec
+from plumbline.experiments.run_spec import RunSpec, read_spec
 from plumbline.experiments.verification.claims import read_claim
 
 TUNING = "tuning.json"
@@ -68,7 +68,7 @@ class Study:
     """
 
     recipe: Recipe
-    table: Table
+    table: Comparison
     runs: Mapping[str, tuple[Run, ...]]
     tuning: Mapping[str, Any] | None
     single: bool

@@ -76,7 +76,7 @@ class WeightAverage:
         return {"steps": self.steps, "weights": dict(self._weights)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes up such a state."""
+        """Restores a state."""
         self.steps = state["steps"]
         self._weights = {name: value.clone() for name, value in state["weights"].items()}
 

@@ -12,7 +12,6 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from plumbline.draws import Draws
 from plumbline.evaluation import Rows
 from plumbline.evaluation.seen import repeated
 from plumbline.gradients import (
@@ -24,6 +23,7 @@ from plumbline.gradients import (
 )
 from plumbline.gradients.random_state import RandomState
 from plumbline.mechanism.calibration import Plan
+from plumbline.record_random import Draws
 from plumbline.sampling import chunks
 from plumbline.training.losses import BatchLoss
 

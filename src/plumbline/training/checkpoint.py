@@ -46,9 +46,9 @@ from plumbline.training.losses import Loss
 from plumbline.training.private import Private
 from plumbline.training.public import PublicData
 from plumbline.training.records import Collate
-from plumbline.training.settings import Facts, differences, last_attempt, run_id
+from plumbline.training.run_identity import Facts, differences, last_attempt, run_id
+from plumbline.training.session import start
 from plumbline.training.setup import Method, Setup
-from plumbline.training.starting import start
 
 FORMAT = 1
 _KIND = "plumbline checkpoint"

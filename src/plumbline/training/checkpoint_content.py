@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from plumbline.training.checkpoint_file import CheckpointError
-from plumbline.training.settings import feed
+from plumbline.training.run_identity import feed
 
 _DIGEST = "digest"
 

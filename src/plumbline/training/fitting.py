@@ -20,8 +20,8 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from plumbline.training.looking import evaluating, no_trace
 from plumbline.training.progress import Display, display_on
+from plumbline.training.without_trace import evaluating, no_trace
 
 if TYPE_CHECKING:
     from plumbline.training.batches import PrivateBatch

@@ -17,9 +17,9 @@ from plumbline.training.losses import Loss
 from plumbline.training.private import Private
 from plumbline.training.public import PublicData
 from plumbline.training.records import Collate
-from plumbline.training.settings import run_id
+from plumbline.training.run_identity import run_id
+from plumbline.training.session import start
 from plumbline.training.setup import Method, Setup
-from plumbline.training.starting import start
 
 
 def make_private(

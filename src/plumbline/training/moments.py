@@ -21,7 +21,7 @@ from torch import Tensor
 from plumbline.checks import check_count, check_positive
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.release import GaussianQuery, Query, StepRelease
-from plumbline.training.asking import ask, name_of, release_of
+from plumbline.training.full_batch_queries import ask, name_of, release_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,10 +33,10 @@ from plumbline.training.batches import PrivateBatch
 from plumbline.training.distributed import Ranks, shared_by
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
-from plumbline.training.isolating import Isolation, frozen_untouched
+from plumbline.training.isolation_schedule import Isolation, frozen_untouched
 from plumbline.training.public import PublicStream
 from plumbline.training.records import to_device
-from plumbline.training.settings import feed, inputs_digest, joint_digest, noise_position
+from plumbline.training.run_identity import feed, inputs_digest, joint_digest, noise_position
 from plumbline.training.setup import Setup
 
 _COMPARED = 100

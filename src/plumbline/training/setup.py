@@ -26,7 +26,7 @@ from plumbline.sampling import PoissonSampler, UserSampler, group_by_user
 from plumbline.training.losses import BatchLoss, Loss, per_record
 from plumbline.training.public import PublicData
 from plumbline.training.records import Collate, Records, records_of
-from plumbline.training.settings import Facts, facts_of
+from plumbline.training.run_identity import Facts, facts_of
 
 
 class Method(Protocol):
@@ -75,7 +75,7 @@ class Method(Protocol):
         """What it carries from step to step."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up such a state."""
+        """Restores a state."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

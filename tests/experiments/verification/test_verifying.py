@@ -41,7 +41,7 @@ def test_an_honest_run_is_confirmed(finished: Path) -> None:
     }  # fmt: skip
     assert found.epsilon == pytest.approx(found.claim.epsilon, rel=1e-9)
     assert f"compose to epsilon {rounded_up(found.epsilon, 6)} at delta" in found.checks[1].words
-    assert json.loads(json.dumps(found.plain()))["epsilon"]["stated"] == found.claim.epsilon
+    assert json.loads(json.dumps(found.to_json()))["epsilon"]["stated"] == found.claim.epsilon
 
 
 def test_without_the_data_its_size_is_not_confirmed(finished: Path) -> None:

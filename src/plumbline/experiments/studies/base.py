@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plumbline.experiments.pool import Told
+from plumbline.experiments.pool import OnProgress
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Measurements:
     notes: tuple[str, ...] = ()
 
 
-Study = Callable[[dict[str, Any], Path, int | None, Told | None], Measurements]
+Study = Callable[[dict[str, Any], Path, int | None, OnProgress | None], Measurements]
 STUDIES: dict[str, Study] = {}
 
 
 def study(name: str) -> Callable[[Study], Study]:
-    """Registers a study: of (settings, folder for runs, workers, told)."""
+    """Registers a study: of (settings, folder for runs, workers, on_progress)."""
 
     def register(make: Study) -> Study:
         STUDIES[name] = make

@@ -10,14 +10,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plumbline.experiments.pool import Told
-from plumbline.experiments.recipe import Part, RecipeError
+from plumbline.experiments.pool import OnProgress
+from plumbline.experiments.recipe import RecipeError, SettingsPart
 from plumbline.experiments.recipes import folder as recipes_folder
 from plumbline.experiments.studies.base import Measured, Measurements, study
 from plumbline.experiments.studies.settings import checked
 
 
-class BenchmarkPart(Part):
+class BenchmarkPart(SettingsPart):
     """What is taken from the benchmark's results.
 
     Attributes:
@@ -36,7 +36,7 @@ def results() -> Path:
 
 @study("benchmark")
 def benchmark(
-    settings: dict[str, Any], folder: Path, workers: int | None, told: Told | None
+    settings: dict[str, Any], folder: Path, workers: int | None, on_progress: OnProgress | None
 ) -> Measurements:
     """The median ratio of each method's step time to DP-SGD's."""
     part = checked(BenchmarkPart, settings)

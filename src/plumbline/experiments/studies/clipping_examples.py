@@ -18,8 +18,8 @@ from pydantic import Field
 from torch import Tensor
 
 from plumbline.clipping import Flat
-from plumbline.experiments.pool import Told
-from plumbline.experiments.recipe import Part
+from plumbline.experiments.pool import OnProgress
+from plumbline.experiments.recipe import SettingsPart
 from plumbline.experiments.studies.base import Measured, Measurements, study
 from plumbline.experiments.studies.settings import checked
 
@@ -32,7 +32,7 @@ FLAT = Flat(1.0)
 _BLOCK = 1000
 
 
-class ExamplesPart(Part):
+class ExamplesPart(SettingsPart):
     """How long the examples run.
 
     Attributes:
@@ -48,7 +48,7 @@ class ExamplesPart(Part):
 
 @study("examples")
 def examples(
-    settings: dict[str, Any], folder: Path, workers: int | None, told: Told | None
+    settings: dict[str, Any], folder: Path, workers: int | None, on_progress: OnProgress | None
 ) -> Measurements:
     """The distance from the optimum at the end of each example, for each k."""
     part = checked(ExamplesPart, settings)

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plumbline.experiments.comparing import MethodRow, Table, compare
-from plumbline.experiments.pool import Told
+from plumbline.experiments.comparing import Comparison, MethodRow, compare
+from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import Recipe
 from plumbline.experiments.studies.base import Measured, Measurements, study
 from plumbline.fairness import Estimate, Undefined
@@ -23,18 +23,20 @@ _SHARES = ("accuracy", "balanced accuracy")
 
 @study("comparison")
 def comparison(
-    settings: dict[str, Any], folder: Path, workers: int | None, told: Told | None
+    settings: dict[str, Any], folder: Path, workers: int | None, on_progress: OnProgress | None
 ) -> Measurements:
     """The table of a recipe.
 
-    ``pair`` beside its fields names the two groups whose costs' gap is told, where there are more.
+    ``pair`` beside its fields names the two groups whose costs are compared, where there are more.
     """
     fields = {key: value for key, value in settings.items() if key != "pair"}
-    table = compare(Recipe.of(fields), folder, workers=workers, told=told)
+    table = compare(Recipe.of(fields), folder, workers=workers, on_progress=on_progress)
     return measurements(table, folder, settings.get("pair"))
 
 
-def measurements(table: Table, folder: Path, pair: Sequence[str] | None = None) -> Measurements:
+def measurements(
+    table: Comparison, folder: Path, pair: Sequence[str] | None = None
+) -> Measurements:
     """Every number of a table, by row, metric and group."""
     columns: dict[bool, dict[str, Measured]] = {True: {}, False: {}}
     for method, row in zip(table.recipe.methods, table.rows, strict=True):

@@ -13,8 +13,8 @@ from plumbline.data import Splits
 from plumbline.diagnostics import Sample
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import Recipe
+from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import started
-from plumbline.experiments.specs import RunSpec
 from plumbline.training import Private
 
 

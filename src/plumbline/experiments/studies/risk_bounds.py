@@ -18,18 +18,18 @@ from pydantic import Field
 from torch import Tensor
 
 from plumbline.diagnostics import Hessian, excessive_risk, risk_gap_bounds, spectrum
-from plumbline.experiments.pool import Told
-from plumbline.experiments.recipe import Part, Recipe, RecipeError
+from plumbline.experiments.pool import OnProgress
+from plumbline.experiments.recipe import Recipe, RecipeError, SettingsPart
 from plumbline.experiments.studies.base import Measurements, over_runs, study
 from plumbline.experiments.studies.one_run import first_run, sample
 from plumbline.experiments.studies.settings import checked
+from plumbline.results import Number, Undefined
 from plumbline.training import Private
-from plumbline.undefined import Number, Undefined
 
 READINGS = "bounds.jsonl"
 
 
-class RiskBoundsPart(Part):
+class RiskBoundsPart(SettingsPart):
     """What is looked at.
 
     Attributes:
@@ -47,7 +47,7 @@ class RiskBoundsPart(Part):
 
 @study("risk-bounds")
 def risk_bounds(
-    settings: dict[str, Any], folder: Path, workers: int | None, told: Told | None
+    settings: dict[str, Any], folder: Path, workers: int | None, on_progress: OnProgress | None
 ) -> Measurements:
     """Gaps and bounds: means, and the reading where each bound is nearest to failing."""
     part = checked(RiskBoundsPart, settings)

@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from plumbline.experiments.recipe import Part, RecipeError, wrong_fields
+from plumbline.experiments.recipe import RecipeError, SettingsPart, wrong_fields
 
-Kind = TypeVar("Kind", bound=Part)
+Kind = TypeVar("Kind", bound=SettingsPart)
 
 
 def checked(kind: type[Kind], settings: dict[str, Any]) -> Kind:

@@ -18,20 +18,20 @@ from scipy import stats
 from torch import Tensor
 
 from plumbline.diagnostics import projections, symmetry
-from plumbline.experiments.pool import Told
+from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.probing import Probing
-from plumbline.experiments.recipe import Part, ProbePart, Recipe
+from plumbline.experiments.recipe import ProbePart, Recipe, SettingsPart
 from plumbline.experiments.studies.base import Measurements, over_runs, study
 from plumbline.experiments.studies.one_run import first_run, sample
 from plumbline.experiments.studies.settings import checked
+from plumbline.results import Undefined
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
-from plumbline.undefined import Undefined
 
 PLANES = 8  # Fig. 2
 
 
-class SymmetryPart(Part):
+class SymmetryPart(SettingsPart):
     """What is looked at.
 
     Attributes:
@@ -47,7 +47,7 @@ class SymmetryPart(Part):
 
 @study("symmetry")
 def symmetry_over_training(
-    settings: dict[str, Any], folder: Path, workers: int | None, told: Told | None
+    settings: dict[str, Any], folder: Path, workers: int | None, on_progress: OnProgress | None
 ) -> Measurements:
     """Asymmetry before and along training; the rows are epochs."""
     part = checked(SymmetryPart, settings)

@@ -14,16 +14,16 @@ import torch
 from pydantic import Field
 
 from plumbline.diagnostics import NoisyStep, descend_two_minima
-from plumbline.experiments.pool import Told
-from plumbline.experiments.recipe import Part
+from plumbline.experiments.pool import OnProgress
+from plumbline.experiments.recipe import SettingsPart
 from plumbline.experiments.studies.base import Measurements, over_runs, study
 from plumbline.experiments.studies.settings import checked
-from plumbline.undefined import Undefined
+from plumbline.results import Undefined
 
 CENTRES = {"flat": (2.5, 2.5), "sharp": (7.5, 7.5)}
 
 
-class TwoMinimaPart(Part):
+class TwoMinimaPart(SettingsPart):
     """A descent.
 
     Attributes:
@@ -43,7 +43,7 @@ class TwoMinimaPart(Part):
 
 @study("two-minima")
 def two_minima_study(
-    settings: dict[str, Any], folder: Path, workers: int | None, told: Told | None
+    settings: dict[str, Any], folder: Path, workers: int | None, on_progress: OnProgress | None
 ) -> Measurements:
     """For each minimum: sharpness, how far noise moves the next gradient, and how they agree."""
     part = checked(TwoMinimaPart, settings)

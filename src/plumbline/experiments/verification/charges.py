@@ -14,7 +14,7 @@ from typing import Any
 from plumbline.experiments.files import STATEMENT
 from plumbline.experiments.manifest import Manifest
 from plumbline.experiments.verification.checks import CONFIRMED, CONTRADICTED, UNKNOWN, Check
-from plumbline.experiments.verification.claims import Claim
+from plumbline.experiments.verification.claims import RunClaim
 from plumbline.mechanism.accountant import Accountant, epsilon
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.ledger import Ledger, LedgerError
@@ -48,7 +48,7 @@ def read_ledger(path: Path, manifest: Manifest | None) -> tuple[Ledger | None, l
     return book, [Check(what, CONFIRMED, f"{lines}, and none was lost since the run ended")]
 
 
-def unconfirmed(claim: Claim, why: str) -> Iterator[Check]:
+def unconfirmed(claim: RunClaim, why: str) -> Iterator[Check]:
     """What ``Spent`` would have checked, where it could not: a claim is never passed over."""
     yield Check("epsilon", UNKNOWN, why)
     if claim.result is not None:
@@ -59,7 +59,7 @@ def unconfirmed(claim: Claim, why: str) -> Iterator[Check]:
 class Spent:
     """What the ledger says that a run has cost, against what the run says."""
 
-    def __init__(self, claim: Claim, book: Ledger, manifest: Manifest | None, own: bool) -> None:
+    def __init__(self, claim: RunClaim, book: Ledger, manifest: Manifest | None, own: bool) -> None:
         self._claim, self._book = claim, book
         asked = _asked(book, claim.before)
         runs = sorted(book.runs() - asked.keys())

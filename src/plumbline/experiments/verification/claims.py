@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from plumbline.experiments.files import RECIPE, RESULT, SETTINGS, FileError, read_json
 from plumbline.experiments.recipe import RecipeError
-from plumbline.experiments.specs import RunSpec, budget_of, read_spec
+from plumbline.experiments.run_spec import RunSpec, budget_of, read_spec
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.release import Sampling, StepRelease
@@ -22,7 +22,7 @@ from plumbline.methods import REGISTRY, Method
 
 
 @dataclass(frozen=True)
-class Claim:
+class RunClaim:
     """What a folder says was run.
 
     Attributes:
@@ -108,7 +108,7 @@ class Claim:
         return replace(budget, epsilon=None, noise_multiplier=noise)
 
 
-def read_claim(folder: Path) -> Claim:
+def read_claim(folder: Path) -> RunClaim:
     """Reads what a run's folder claims.
 
     Raises:
@@ -129,7 +129,7 @@ def read_claim(folder: Path) -> Claim:
     except RecipeError as error:
         raise FileError(str(error)) from error
     budget = spec.recipe.budget
-    return Claim(
+    return RunClaim(
         folder=folder,
         name=spec.name,
         seeded=spec.noise_seed is not None,
@@ -151,7 +151,7 @@ def is_run(folder: Path) -> bool:
     return path.is_file() and "methods" not in read_json(path)
 
 
-def _own(folder: Path, stored: dict[str, Any] | None) -> Claim:
+def _own(folder: Path, stored: dict[str, Any] | None) -> RunClaim:
     """The claim of a run on a person's own table."""
     path = folder / SETTINGS
     settings = read_json(path)
@@ -170,7 +170,7 @@ def _own(folder: Path, stored: dict[str, Any] | None) -> Claim:
         if name not in settings or not fits(settings[name]):
             raise FileError(f"{path} is damaged: {name} is {settings.get(name)!r}.")
     seed = settings["seed"]
-    return Claim(
+    return RunClaim(
         folder=folder,
         name=settings["method"] + ("" if seed is None else f", seed {seed}"),
         seeded=seed is not None,

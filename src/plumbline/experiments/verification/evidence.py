@@ -21,14 +21,14 @@ from plumbline.experiments.loading import load_data, measure
 from plumbline.experiments.manifest import Manifest, changes
 from plumbline.experiments.running import started
 from plumbline.experiments.verification.checks import CONFIRMED, CONTRADICTED, UNKNOWN, Check
-from plumbline.experiments.verification.claims import Claim
-from plumbline.fairness import plain
+from plumbline.experiments.verification.claims import RunClaim
+from plumbline.fairness import to_json
 from plumbline.mechanism.ledger import Ledger, LedgerError, Position
 
 _SAME_METRIC = 1e-3  # absolute: sums of another number of threads
 
 
-def settings(claim: Claim) -> Iterator[Check]:
+def settings(claim: RunClaim) -> Iterator[Check]:
     """The settings are those that the run was made with."""
     what = "settings"
     if claim.spec is None:
@@ -47,7 +47,7 @@ def settings(claim: Claim) -> Iterator[Check]:
         yield Check(what, CONFIRMED if same else CONTRADICTED, words)
 
 
-def files(claim: Claim, manifest: Manifest | None) -> Iterator[Check]:
+def files(claim: RunClaim, manifest: Manifest | None) -> Iterator[Check]:
     """Every file has the hash that was recorded."""
     what = "files"
     if claim.result is None:
@@ -64,7 +64,7 @@ def files(claim: Claim, manifest: Manifest | None) -> Iterator[Check]:
         yield Check(what, CONFIRMED, words)
 
 
-def weights(claim: Claim) -> Iterator[Check]:
+def weights(claim: RunClaim) -> Iterator[Check]:
     """The weights fit the network."""
     if claim.result is None:
         return
@@ -81,7 +81,7 @@ def weights(claim: Claim) -> Iterator[Check]:
         yield Check(what, CONFIRMED, f"{MODEL} has the {count:,} parameters of the network named")
 
 
-def _model(claim: Claim) -> torch.nn.Module:
+def _model(claim: RunClaim) -> torch.nn.Module:
     if claim.spec is not None:
         model = claim.spec.model.build()
     else:
@@ -92,7 +92,7 @@ def _model(claim: Claim) -> torch.nn.Module:
     return model
 
 
-def checkpoint(claim: Claim, book: Ledger) -> Iterator[Check]:
+def checkpoint(claim: RunClaim, book: Ledger) -> Iterator[Check]:
     """That of an unfinished run belongs to the ledger."""
     path = claim.folder / CHECKPOINT
     if not path.is_file():
@@ -113,7 +113,7 @@ def checkpoint(claim: Claim, book: Ledger) -> Iterator[Check]:
     yield Check("checkpoint", CONFIRMED, words)
 
 
-def without_data(claim: Claim) -> Check:
+def without_data(claim: RunClaim) -> Check:
     """What is not known without the data."""
     if claim.spec is None:
         words = "a table of one's own is not in the folder; its records were not counted"
@@ -122,7 +122,7 @@ def without_data(claim: Claim) -> Check:
     return Check("data", UNKNOWN, words)
 
 
-def with_data(claim: Claim, book: Ledger | None) -> Iterator[Check]:
+def with_data(claim: RunClaim, book: Ledger | None) -> Iterator[Check]:
     """The data set has the records that were sampled, and the model its metrics."""
     if claim.spec is None:
         yield without_data(claim)
@@ -152,14 +152,14 @@ def with_data(claim: Claim, book: Ledger | None) -> Iterator[Check]:
         yield _judged_again(claim, splits)
 
 
-def _judged_again(claim: Claim, splits: Splits) -> Check:
+def _judged_again(claim: RunClaim, splits: Splits) -> Check:
     what = "metrics"
     assert claim.result is not None
     try:
         model = _model(claim)
     except Exception:  # which the check of the weights has said
         return Check(what, UNKNOWN, "the weights could not be read")
-    found = plain(measure(model, splits.test, splits.groups).by_group)
+    found = to_json(measure(model, splits.test, splits.groups).by_group)
     stated = claim.result["report"].get("by_group")
     different = [
         f"{name} of {group} is {value!r} and the result says {_in(stated, group, name)!r}"
@@ -183,7 +183,7 @@ def _alike(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def versions(claim: Claim) -> Iterator[Check]:
+def versions(claim: RunClaim) -> Iterator[Check]:
     """What the run was made with."""
     path = claim.folder / VERSIONS
     if not path.is_file():

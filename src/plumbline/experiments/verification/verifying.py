@@ -17,7 +17,7 @@ from plumbline.experiments.manifest import read_manifest
 from plumbline.experiments.verification import evidence
 from plumbline.experiments.verification.charges import Spent, read_ledger, unconfirmed
 from plumbline.experiments.verification.checks import CONTRADICTED, UNKNOWN, Check, Outcome
-from plumbline.experiments.verification.claims import Claim, is_run, read_claim
+from plumbline.experiments.verification.claims import RunClaim, is_run, read_claim
 from plumbline.mechanism.ledger import LedgerError
 
 NEVER = (
@@ -41,7 +41,7 @@ class Verification:
         checks: Everything that was looked at, in order.
     """
 
-    claim: Claim
+    claim: RunClaim
     epsilon: float | None
     checks: tuple[Check, ...]
 
@@ -49,7 +49,7 @@ class Verification:
         """The checks with this outcome."""
         return [check for check in self.checks if check.outcome == outcome]
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return {
             "folder": str(self.claim.folder),
@@ -117,6 +117,6 @@ def runs_in(folder: Path) -> list[Path]:
     return runs or [read_claim(folder).folder]  # which says what is missing
 
 
-def _finished(claim: Claim) -> Iterator[Check]:
+def _finished(claim: RunClaim) -> Iterator[Check]:
     if claim.result is None:
         yield Check("result", UNKNOWN, "the run is not finished: there is no result to confirm")

@@ -20,7 +20,7 @@ from plumbline.gradients.tape import Tape
 from plumbline.gradients.terms import Term, grouped_positions, rows_like, scatter_rows
 
 
-class Rows(Term):
+class EmbeddingRows(Term):
     """``g_i = sum_t e(index_it) back_it^T``, from ``index [B, T]`` and ``back [B, T, d]``."""
 
     def __init__(self, index: Tensor, back: Tensor, table: int) -> None:
@@ -47,22 +47,26 @@ class Rows(Term):
     def dot(self, direction: Tensor) -> Tensor:
         return (F.embedding(self.index, direction) * self.back).sum((1, 2))
 
-    def select(self, index: Tensor) -> Rows:
-        return Rows(self.index[index], self.back[index], self.shape[0])
+    def select(self, index: Tensor) -> EmbeddingRows:
+        return EmbeddingRows(self.index[index], self.back[index], self.shape[0])
 
-    def scaled(self, coefficients: Tensor) -> Rows:
-        return Rows(self.index, self.back * rows_like(coefficients, self.back), self.shape[0])
+    def scaled(self, coefficients: Tensor) -> EmbeddingRows:
+        return EmbeddingRows(
+            self.index, self.back * rows_like(coefficients, self.back), self.shape[0]
+        )
 
-    def joined(self, others: Sequence[Term]) -> Rows:
-        terms = [self, *(other for other in others if isinstance(other, Rows))]
+    def joined(self, others: Sequence[Term]) -> EmbeddingRows:
+        terms = [self, *(other for other in others if isinstance(other, EmbeddingRows))]
         index = torch.cat([term.index for term in terms], 1)
-        return Rows(index, torch.cat([term.back for term in terms], 1), self.shape[0])
+        return EmbeddingRows(index, torch.cat([term.back for term in terms], 1), self.shape[0])
 
-    def pooled(self, index: Tensor, groups: int) -> Rows:
+    def pooled(self, index: Tensor, groups: int) -> EmbeddingRows:
         slots, size = grouped_positions(index, groups)
         tokens = scatter_rows(self.index, slots, groups * size)
         back = scatter_rows(self.back, slots, groups * size)  # empty slots add zero to token 0
-        return Rows(tokens.view(groups, -1), back.view(groups, -1, self.shape[1]), self.shape[0])
+        return EmbeddingRows(
+            tokens.view(groups, -1), back.view(groups, -1, self.shape[1]), self.shape[0]
+        )
 
     def streamed_square_norms(self) -> Tensor:
         segment, owner = self._segments()
@@ -94,8 +98,8 @@ class Rows(Term):
             self._found = segment.flatten(), records.repeat_interleave(opens.sum(1))
         return self._found
 
-    def double(self) -> Rows:
-        return Rows(self.index, self.back.double(), self.shape[0])
+    def double(self) -> EmbeddingRows:
+        return EmbeddingRows(self.index, self.back.double(), self.shape[0])
 
     def rows(self, index: Tensor) -> Tensor:
         same = (index[:, :, None] == self.index[:, None, :]).to(self.back.dtype)
@@ -159,13 +163,13 @@ def embedding(
         back = layout.to_records(gradient).to(table.value.dtype)
         if padding is not None:
             back = back.masked_fill((tokens == padding)[..., None], 0)
-        table.add(Rows(tokens, back, table.value.shape[0]))
+        table.add(EmbeddingRows(tokens, back, table.value.shape[0]))
 
     return tape.watch(output, terms, reads=input)
 
 
 def _own_rows(tables: Tensor, tokens: Tensor, padding: int | None) -> Tensor:
-    """Rows ``tokens [B, T]`` of each record's own table ``[B, V, d]``."""
+    """EmbeddingRows ``tokens [B, T]`` of each record's own table ``[B, V, d]``."""
     rows = tables[torch.arange(len(tables), device=tokens.device)[:, None], tokens]
     if padding is None:
         return rows

@@ -26,11 +26,11 @@ _NAME = 34  # the most columns for a run's name
 
 
 class Watch:
-    """Is told how far the runs are, and shows it.
+    """Called with the progress of runs, which it shows.
 
     Attributes:
         done: How many runs are finished.
-        total: Of how many; 0 before anything was told.
+        total: Of how many; 0 before the first report.
     """
 
     def __init__(self, what: str) -> None:
@@ -39,9 +39,9 @@ class Watch:
 
     def __call__(self, progress: Progress) -> None:
         """Shows it."""
-        told = (progress.done, progress.total)
-        if told != (self.done, self.total):
-            self.done, self.total = told
+        now = (progress.done, progress.total)
+        if now != (self.done, self.total):
+            self.done, self.total = now
             note(f"{self.done} of {self.total} {self._what} are done")
 
 
@@ -70,7 +70,7 @@ class BarWatch(Watch):
 
 @contextmanager
 def watching(what: str) -> Iterator[Watch]:
-    """Something to be told, while it is shown on standard error.
+    """A progress callback, shown on standard error.
 
     Args:
         what: What is counted, such as "runs".

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from plumbline.draws import Draws, _mixed
+from plumbline.record_random import Draws, _mixed
 
 ROWS, LENGTH = 400, 500
 KEYS = ["", "seed 0, step 1, views", "ключ"]

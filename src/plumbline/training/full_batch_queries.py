@@ -15,7 +15,7 @@ from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
 from plumbline.mechanism.release import FullBatch, GaussianQuery, Query, StepRelease
 from plumbline.training.answering import Answers
-from plumbline.training.settings import inputs_digest
+from plumbline.training.run_identity import inputs_digest
 
 
 @dataclass(frozen=True, eq=False)

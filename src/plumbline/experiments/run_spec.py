@@ -100,7 +100,7 @@ class RunSpec:
         title = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.method.title)
         return f"{title}-seed{self.seed}-{digest}"
 
-    def plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As plain values, for another process."""
         return {
             "recipe": self.recipe.model_dump(mode="json"),
@@ -112,7 +112,7 @@ class RunSpec:
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> RunSpec:
-        """From ``plain``."""
+        """From ``to_json``."""
         recipe, method = Recipe.of(fields["recipe"]), MethodPart.model_validate(fields["method"])
         return cls(recipe, method, fields["seed"], fields["held_out"], fields["noise_seed"])
 

@@ -5,16 +5,16 @@ import io
 import pytest
 from rich.console import Console
 
-from plumbline.cli import watching
+from plumbline.cli import progress
 from plumbline.experiments.pool import Progress
 
 
 def test_bars_have_a_line_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
-    monkeypatch.setattr(watching, "aside", terminal)
-    with watching.watching("runs") as watch:
+    monkeypatch.setattr(progress, "aside", terminal)
+    with progress.watching("runs") as watch:
         watch(Progress(1, 4, {"DPSGD, seed 0": (5, 10), "a" * 60 + ", seed 1": (1, 10)}))
-        assert isinstance(watch, watching.BarWatch)
+        assert isinstance(watch, progress.BarWatch)
         shown = Console(file=io.StringIO(), width=80)
         shown.print(watch._bars.get_renderable())
         text = shown.file.getvalue()  # type: ignore[attr-defined]
@@ -27,8 +27,8 @@ def test_bars_have_a_line_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lines_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not watching.aside.is_terminal
-    with watching.watching("runs") as watch:
+    assert not progress.aside.is_terminal
+    with progress.watching("runs") as watch:
         for done in (0, 0, 1):
             watch(Progress(done, 2, {}))
     assert capsys.readouterr().err.splitlines() == ["0 of 2 runs are done", "1 of 2 runs are done"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plumbline.gradients.tape import Choice, Place, Where
+from plumbline.gradients.tape import LayoutChoice, Place, Where
 
 _LIMIT = 32
 
@@ -22,7 +22,7 @@ class Readings:
         self._tried: set[frozenset[tuple[Place, Where]]] = {frozenset()}
 
     def after(
-        self, choices: Mapping[Place, Choice], parameter: str | None
+        self, choices: Mapping[Place, LayoutChoice], parameter: str | None
     ) -> dict[Place, Where] | None:
         """The next reading, after a run that met ``choices`` and was wrong at ``parameter``.
 

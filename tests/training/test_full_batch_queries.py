@@ -10,8 +10,8 @@ from torch import Tensor
 
 from plumbline.mechanism.ledger import Ledger, NoiseReuse
 from plumbline.mechanism.release import FullBatch, Query
-from plumbline.training import asking
-from plumbline.training.asking import ask, name_of, release_of
+from plumbline.training import full_batch_queries
+from plumbline.training.full_batch_queries import ask, name_of, release_of
 
 QUERIES = [
     Query(value=torch.tensor([1.0, 2.0]), sensitivity=2.0, sigma=3.0, name="one"),
@@ -22,12 +22,12 @@ QUERIES = [
 def test_what_is_charged_is_what_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[Query] = []
 
-    class Watched(asking.Answers):
+    class Watched(full_batch_queries.Answers):
         def answer(self, query: Query, *rest: Any) -> dict[str, Tensor]:
             seen.append(query)
             return super().answer(query, *rest)
 
-    monkeypatch.setattr(asking, "Answers", Watched)
+    monkeypatch.setattr(full_batch_queries, "Answers", Watched)
     with Ledger.open(tmp_path / "ledger") as ledger:
         found = ask("small", QUERIES, seed=None, ledger=ledger)
         assert ledger.entries() == [(found.release.to_dict(), 1)]

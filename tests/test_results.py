@@ -11,7 +11,7 @@ import pytest
 
 from plumbline.cli.app import show_json
 from plumbline.experiments.files import append_row, write_json
-from plumbline.undefined import Undefined, plain
+from plumbline.results import Undefined, to_json
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Result:
 def test_what_json_has_no_number_for_is_a_word(
     value: object, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert json.dumps(plain(value), allow_nan=False) == text
+    assert json.dumps(to_json(value), allow_nan=False) == text
     show_json(value)
     assert json.loads(capsys.readouterr().out) == json.loads(text)
 

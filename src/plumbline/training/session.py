@@ -17,7 +17,7 @@ from plumbline.training.distributed import Ranks, RanksDisagree
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.private import Private
 from plumbline.training.public import PublicStream
-from plumbline.training.settings import (
+from plumbline.training.run_identity import (
     Facts,
     differences,
     noise_position,

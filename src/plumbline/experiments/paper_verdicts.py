@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping
 from enum import StrEnum
 
-from plumbline.experiments.papers import MINUS, Claim, Inequality, Published, PublishedFile
+from plumbline.experiments.papers import MINUS, Inequality, PaperClaim, Published, PublishedFile
 from plumbline.experiments.studies import Measured, Measurements
 
 
-class Verdict(StrEnum):
+class PaperVerdict(StrEnum):
     """What came of a value or a claim."""
 
     REPRODUCED = "reproduced"
@@ -24,15 +24,15 @@ class Verdict(StrEnum):
     MISSING = "not measured"
 
 
-def value_verdict(published: float, ours: Measured | None, tolerance: float) -> Verdict:
+def value_verdict(published: float, ours: Measured | None, tolerance: float) -> PaperVerdict:
     """Whether our mean is within the tolerance."""
     if ours is None or math.isnan(ours.mean):
-        return Verdict.MISSING
+        return PaperVerdict.MISSING
     near = abs(ours.mean - published) <= tolerance + 1e-9
-    return Verdict.REPRODUCED if near else Verdict.NOT
+    return PaperVerdict.REPRODUCED if near else PaperVerdict.NOT
 
 
-def row_verdict(row: Published, published: PublishedFile, measured: Measurements) -> Verdict:
+def row_verdict(row: Published, published: PublishedFile, measured: Measurements) -> PaperVerdict:
     """All values near: reproduced. All on the published side of the reference row: direction."""
     verdicts = {
         value_verdict(
@@ -40,36 +40,36 @@ def row_verdict(row: Published, published: PublishedFile, measured: Measurements
         )
         for metric, value in row.values.items()
     }
-    if verdicts == {Verdict.REPRODUCED}:
-        return Verdict.REPRODUCED
-    if Verdict.MISSING in verdicts:
-        return Verdict.MISSING
+    if verdicts == {PaperVerdict.REPRODUCED}:
+        return PaperVerdict.REPRODUCED
+    if PaperVerdict.MISSING in verdicts:
+        return PaperVerdict.MISSING
     reference = next((one for one in published.rows if one.row == published.reference), None)
     if reference is None or reference.row == row.row:
-        return Verdict.NOT
+        return PaperVerdict.NOT
     for metric, value in row.values.items():
         other = measured.paper.get(f"{reference.row} / {metric}")
         ours = measured.paper[f"{row.row} / {metric}"]
         if other is None or metric not in reference.values:
-            return Verdict.NOT
+            return PaperVerdict.NOT
         theirs, difference = value - reference.values[metric], ours.mean - other.mean
         if abs(theirs) > published.tolerance_of(metric) and theirs * difference <= 0:
-            return Verdict.NOT
-    return Verdict.DIRECTION
+            return PaperVerdict.NOT
+    return PaperVerdict.DIRECTION
 
 
-def claim_verdict(claim: Claim, measured: Measurements) -> Verdict:
+def claim_verdict(claim: PaperClaim, measured: Measurements) -> PaperVerdict:
     """As far as it holds at the paper's settings, unless it does not where all are tuned alike."""
-    for verdict, whole in ((Verdict.REPRODUCED, True), (Verdict.DIRECTION, False)):
+    for verdict, whole in ((PaperVerdict.REPRODUCED, True), (PaperVerdict.DIRECTION, False)):
         at_paper = _holds(claim, measured.paper, whole)
         if at_paper is None:
-            return Verdict.MISSING
+            return PaperVerdict.MISSING
         if at_paper:
-            return Verdict.TUNING if _holds(claim, measured.tuned, whole) is False else verdict
-    return Verdict.NOT
+            return PaperVerdict.TUNING if _holds(claim, measured.tuned, whole) is False else verdict
+    return PaperVerdict.NOT
 
 
-def _holds(claim: Claim, values: Mapping[str, Measured], whole: bool) -> bool | None:
+def _holds(claim: PaperClaim, values: Mapping[str, Measured], whole: bool) -> bool | None:
     """Whether every inequality holds, by as much as claimed or at all; None if a value is missing.
 
     What is claimed to be no more than so much below ("comparable") has no other direction.

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_map
 from plumbline.data.base import LOADERS
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import RecipeError
-from plumbline.experiments.specs import RunSpec
+from plumbline.experiments.run_spec import RunSpec
 from plumbline.models import MODELS
-from plumbline.training.looking import evaluating
+from plumbline.training.without_trace import evaluating
 
 _RECORDS = 2  # a batch of one is a special case for some layers
 

@@ -3,7 +3,7 @@
 import pytest
 
 from plumbline.experiments import Recipe
-from plumbline.experiments.simple import LABEL, ROWS, with_simple_row
+from plumbline.experiments.linear_baseline import LABEL, ROWS, with_simple_row
 from tests.experiments.small import fields, images
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import plumbline as pl
 from plumbline import clipping, evaluation
 from plumbline.gradients.errors import RecordsMixError
-from plumbline.training.isolating import BadRecords
+from plumbline.training.isolation_schedule import BadRecords
 from tests.training.small import LOSS, RECORDS, budget, data, private, run
 
 ALL = budget(expected_batch_size=RECORDS, steps=8)

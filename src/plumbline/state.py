@@ -21,7 +21,7 @@ class Stateful:
         return {name: getattr(self, name) for name in self.state}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes up a state that ``state_dict`` gave."""
+        """Restores a state that ``state_dict`` gave."""
         if set(state) != set(self.state):
             raise ValueError(
                 f"{type(self).__name__} carries {_listed(self.state)}, but {_listed(state)} was "

@@ -8,7 +8,7 @@ import torch
 import plumbline
 from plumbline.clipping import Clipping
 from plumbline.mechanism.release import Query
-from plumbline.training.settings import (
+from plumbline.training.run_identity import (
     differences,
     facts_of,
     inputs_digest,

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from plumbline.mechanism.accountant import epsilon as epsilon_of
-from plumbline.mechanism.audit import (
+from plumbline.auditing.lower_bounds import (
     LowerBound,
     clopper_pearson,
     gaussian_dp,
@@ -19,6 +18,7 @@ from plumbline.mechanism.audit import (
     one_run,
     threshold_test,
 )
+from plumbline.mechanism.accountant import epsilon as epsilon_of
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, StepRelease
 
 SURE = 1 - 1e-6

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from plumbline import Ledger
 from plumbline.cli.app import aside, console
-from plumbline.cli.launched import launched, processes
+from plumbline.cli.torchrun import launched, processes
 from plumbline.training.distributed import Ranks
 from tests.cli.calling import Called, small_recipe
 from tests.training.ranks import in_ranks, values

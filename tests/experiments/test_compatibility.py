@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from plumbline.experiments import RecipeError, compare, running
-from plumbline.experiments.fitting_data import check_fits, pairs
-from plumbline.experiments.specs import RunSpec
+from plumbline.experiments.compatibility import check_fits, pairs
+from plumbline.experiments.run_spec import RunSpec
 from tests.experiments.small import fields, recipe, spec
 
 LINEAR = {"name": "adult-linear"}

@@ -6,8 +6,8 @@ import pytest
 
 from plumbline.experiments import RunSpec, run
 from plumbline.experiments.files import FileError
-from plumbline.experiments.simple import with_simple_row
-from plumbline.experiments.specs import budget_of, read_spec
+from plumbline.experiments.linear_baseline import with_simple_row
+from plumbline.experiments.run_spec import budget_of, read_spec
 from tests.experiments.small import images, spec
 
 

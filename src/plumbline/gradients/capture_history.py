@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from plumbline.gradients.anatomy import Anatomy
+from plumbline.gradients.model_parts import Anatomy
 from plumbline.gradients.tape import Memory, Tape
 
 

@@ -21,22 +21,22 @@ class Undefined:
 Number = float | Undefined
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """A result as JSON-able values: fields by name, undefined numbers as their reasons.
 
     JSON has no infinity: an infinite epsilon is the text "inf", and what is no number "nan".
-    A class whose answers are not all fields says itself what it is, in a method ``plain``.
+    A class whose answers are not all fields says itself what it is, in a method ``to_json``.
     """
     if isinstance(value, Undefined):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if hasattr(value, "plain"):
-            return value.plain()
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        if hasattr(value, "to_json"):
+            return value.to_json()
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in value.items()}
+        return {str(key): to_json(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
+        return [to_json(part) for part in value]
     if hasattr(value, "tolist"):
-        return plain(value.tolist())
+        return to_json(value.tolist())
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from plumbline.gradients import capture
-from plumbline.gradients.anatomy import anatomy_of
 from plumbline.gradients.errors import UnsupportedModelError
+from plumbline.gradients.model_parts import anatomy_of
 
 
 class Shared(nn.Module):

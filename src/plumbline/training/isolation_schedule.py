@@ -23,9 +23,9 @@ from plumbline.gradients import without_batch_norm
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.isolation import check_isolation
 from plumbline.training.batches import PrivateBatch
-from plumbline.training.looking import evaluating, no_trace
 from plumbline.training.losses import BatchLoss
 from plumbline.training.setup import Method
+from plumbline.training.without_trace import evaluating, no_trace
 
 _WATCHED, _COMPANY = 2, 16
 _MOVED = 1e-4  # of a loss: products of more rows, or of longer ones, round otherwise
