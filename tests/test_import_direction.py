@@ -13,7 +13,8 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 
-SHARED = {"checks", "record_random", "results", "state"}  # which know nothing of the others
+# These know nothing of the others.
+SHARED = {"checks", "record_random", "registry", "results", "state"}
 STAGES = {"sampling", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
 CORE = STAGES | {"training", "methods", "augmentations"}
 
@@ -30,12 +31,13 @@ ALLOWED: dict[str, set[str]] = {
     # what they share
     "checks": set(),
     "record_random": set(),
+    "registry": set(),
     "state": set(),
     "results": set(),
     "augmentations": {"record_random"},
     # beside it
-    "data": {"checks"},
-    "models": {"checks"},
+    "data": {"checks", "registry"},
+    "models": {"checks", "registry"},
     "fairness": {"checks", "results"},
     "diagnostics": {"gradients", "evaluation", "clipping"} | SHARED,
     # on top
