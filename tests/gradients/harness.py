@@ -270,12 +270,23 @@ def _runner(losses: Losses | None, autocast: bool, batch_dim: int) -> Losses:
         context: AbstractContextManager[object] = nullcontext()
         if autocast:
             context = torch.autocast(_tensors(inputs)[0].device.type, torch.bfloat16)
-        with context:
+        with context, _runnable_lstm() if autocast else nullcontext():
             if losses is not None:
                 return losses(model, inputs)
             return record_losses(called(model, inputs), batch_dim)
 
     return run
+
+
+@contextmanager
+def _runnable_lstm() -> Iterator[None]:
+    """On processors without bfloat16, oneDNN's LSTM fails under autocast: torch's own runs."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(before and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def called(model: nn.Module, inputs: Inputs) -> object:
