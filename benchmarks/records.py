@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmarks import record_search
 from benchmarks.record_tasks import METHODS
-from plumbline.experiments import Comparison, Recipe, compare
+from plumbline.experiments import ComparisonTable, Recipe, compare
 from plumbline.experiments.recipes import folder as recipes_folder
 
 RECORDS = "records"
@@ -76,7 +76,7 @@ def main() -> None:
     console.print(text, highlight=False)
 
 
-def _measured(table: Comparison, target: dict[str, Any]) -> dict[str, Any]:
+def _measured(table: ComparisonTable, target: dict[str, Any]) -> dict[str, Any]:
     """Each figure to be reached, measured; epsilon and the mean time of a run."""
     row = table.rows[0]
     values = {}

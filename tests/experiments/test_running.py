@@ -9,7 +9,7 @@ import torch
 
 from plumbline import Ledger
 from plumbline.experiments import RunResult, run, running
-from plumbline.experiments.results import read_result
+from plumbline.experiments.run_result import read_result
 from tests.experiments.small import spec
 from tests.training.ranks import in_ranks, values
 

@@ -13,7 +13,7 @@ from plumbline import models
 from plumbline.experiments import RecipeError, RunSpec, run, select, selecting
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import Recipe
-from plumbline.experiments.results import RunResult
+from plumbline.experiments.run_result import RunResult
 from plumbline.fairness import GroupReport
 from plumbline.mechanism.accountant import Releases
 from plumbline.mechanism.ledger import Ledger

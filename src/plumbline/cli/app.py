@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import json
+import os
 import shlex
 import sys
 import textwrap
@@ -70,6 +71,8 @@ def main() -> None:
     if arguments == ["--version"]:
         print(importlib.metadata.version("plumbline"))
         sys.exit(0)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # package.module:attribute is found from here
     try:
         if arguments[:1] != ["train"]:
             from plumbline.cli.torchrun import refuse_several
@@ -126,14 +129,6 @@ def table(*columns: str, numbers: bool = True) -> Table:
         right = numbers and place > 0
         shown.add_column(column, justify="right" if right else "left", no_wrap=place == 0)
     return shown
-
-
-def tiny(value: float) -> str:
-    """A small number as people write it: 1e-5."""
-    if value >= 0.01:
-        return f"{value:g}"
-    digits, _, exponent = f"{value:e}".partition("e")
-    return f"{float(digits):g}e{int(exponent)}"
 
 
 def same_command() -> str:

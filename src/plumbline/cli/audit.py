@@ -12,7 +12,6 @@ import typer
 
 from plumbline.cli.app import (
     Json,
-    WrongUse,
     app,
     aside,
     console,
@@ -23,7 +22,7 @@ from plumbline.cli.app import (
     table,
     tiny,
 )
-from plumbline.cli.names import method_named, method_of, methods_starting, recipe_at, settings_of
+from plumbline.cli.names import methods_starting, settings_of
 
 if TYPE_CHECKING:
     from plumbline.auditing import Membership, StepAudit
@@ -71,8 +70,9 @@ def step(
 ) -> None:
     """Audits one real step of a method, with a planted canary."""
     from plumbline.auditing import audit_step, audited
+    from plumbline.methods import find
 
-    name = method_named(method)
+    name = find(method).name if ":" not in method else method
     found = audit_step(
         audited(name, **settings_of(name, set_ or [])),
         noise_multiplier=noise_multiplier,
@@ -117,9 +117,11 @@ def run(
     from plumbline.experiments.attacking import LABEL, audit_recipe
     from plumbline.experiments.run_spec import RunSpec
     from plumbline.fairness import to_json
+    from plumbline.instruments.describing import recipe_of
+    from plumbline.instruments.diagnosing import row_named
 
-    made = recipe_at(recipe)
-    part = method_of(made, method)
+    made = recipe_of(recipe)
+    part = row_named(made, method)
     spec = RunSpec(made, part, made.seeds[0] if seed is None else seed)
     with _shown(spec.name) as on_progress:
         found = audit_recipe(
@@ -162,12 +164,6 @@ def membership(
     from plumbline.report.reading import read
 
     study = read(runs)
-    if study.command is not None:
-        raise WrongUse(
-            f"{runs} is a run on a table of one's own, and does not say which of its records were "
-            "trained on. plumbline.auditing has the attack for Python; runs of recipes can be "
-            "attacked here."
-        )
     found: dict[str, list[Membership]] = {}
     for title in study.titles:
         for run_ in study.runs[title]:

@@ -41,6 +41,7 @@ def budget(
 
     What a method asks beside the gradient, such as counts, is paid for from the same budget.
     """
+    from plumbline.instruments.describing import default_delta
     from plumbline.mechanism.calibration import Budget
 
     if records < 1:
@@ -81,25 +82,17 @@ def budget(
         console.print(line, highlight=False, markup=False)
 
 
-def default_delta(records: int) -> float:
-    """1/(10 n), rounded down to a power of ten."""
-    exponent = -1
-    while 10 ** (-exponent) < 10 * records:
-        exponent -= 1
-    return float(f"1e{exponent}")
-
-
 def _noise_of_methods(spec: Budget, records: int) -> tuple[list[dict[str, Any]], Plan]:
     """A line for each method that has a guarantee, and the plan of DP-SGD.
 
     What is asked alike needs the same noise and is computed once.
     """
-    from plumbline.methods import REGISTRY
+    from plumbline.methods import METHODS
 
     rows: list[dict[str, Any]] = []
     plans: dict[tuple[object, ...], dict[str, Plan]] = {}
     baseline = None
-    for entry in REGISTRY.values():
+    for entry in METHODS.values():
         method = entry.make(**entry.example())
         if method.unbounded_reason is not None:
             continue

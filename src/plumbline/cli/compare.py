@@ -1,8 +1,10 @@
-"""``plumbline compare``: methods and seeds of a recipe, the table, the verdict, the page."""
+"""``plumbline compare``: methods side by side, on one's own data or of a recipe."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +13,7 @@ import typer
 from plumbline.cli.app import (
     Json,
     app,
+    aside,
     console,
     examples,
     same_command,
@@ -19,64 +22,124 @@ from plumbline.cli.app import (
     table,
 )
 from plumbline.cli.interrupts import stopping
-from plumbline.cli.names import recipe_at
+from plumbline.cli.options import Out, Recipe, Workers, described
 from plumbline.cli.progress import watching
+from plumbline.cli.train import require_one
 
 if TYPE_CHECKING:
     from rich.table import Table as Shown
 
-    from plumbline.experiments import Comparison
+    from plumbline.experiments import ComparisonTable
     from plumbline.fairness import Estimate
 
 _ROOMY = 100  # columns in which the standard errors of groups and losses have room
 _GROUPS = 3  # the most that get a column each
 
-Workers = Annotated[
-    int | None,
-    typer.Option(help="Runs at a time.", show_default="one for each core", min=1),
-]
-Out = Annotated[Path, typer.Option(help="Where runs are kept, in a folder of the recipe's name.")]
-
 
 @app.command(
     epilog=examples(
         "plumbline compare demo",
+        "plumbline compare --data my.csv --target income --sensitive sex --epsilon 1,3,8",
+        "plumbline compare --data my.csv --target income --methods dpsgd,bam,my.rules:Soft",
         "plumbline compare my.toml --out experiments --workers 4",
         "plumbline compare demo --json --no-page > table.json",
     )
 )
+@partial(described, without=("method", "set_"))
 def compare(
-    recipe: Annotated[
-        str, typer.Argument(help="The name of a recipe that is shipped, or the path of one.")
-    ],
+    description: dict[str, Any],
+    recipe: Recipe = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Which, separated by commas.",
+            show_default="six of them, on --data",
+            rich_help_panel="Training",
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            help="Settings tried for each method; 0 takes them as they are.",
+            show_default="8 on --data",
+            min=0,
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Runs of each method.", show_default="3 on --data", min=1)
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Makes the runs repeatable, from this seed on, and their noise known to who "
+            "knows it. Without it the noise of runs on --data is secure.",
+            show_default="none",
+        ),
+    ] = None,
+    private_selection: Annotated[
+        bool,
+        typer.Option(
+            "--private-selection", help="Choose settings so that epsilon covers the choice."
+        ),
+    ] = False,
+    save_recipe: Annotated[
+        Path | None,
+        typer.Option(help="Write the recipe that says the same, and run nothing.", metavar="FILE"),
+    ] = None,
     out: Out = Path("runs"),
     workers: Workers = None,
     page: Annotated[bool, typer.Option("--page/--no-page", help="Write the HTML page.")] = True,
     json_: Json = False,
 ) -> None:
-    """Runs a recipe's methods and seeds, and prints the table. Starting again repeats nothing."""
-    read = recipe_at(recipe)
-    from plumbline.experiments import compare as run_all
+    """Runs methods side by side, each tuned alike on --data, and prints the table and a verdict.
 
-    folder = out / read.name
-    with watching("runs") as watch, stopping(lambda: stopped(watch.done, watch.total, folder)):
-        made = run_all(read, folder, workers=workers, on_progress=watch)
-    from plumbline.report.reading import read as read_study
-    from plumbline.report.verdict import words
+    Starting again repeats nothing that is finished.
+    """
+    require_one(recipe, description)
+    from plumbline import instruments
 
-    said = words(read_study(folder))
-    written = None
-    if page:
-        from plumbline.report import write
+    if methods is not None:
+        description["methods"] = [name.strip() for name in methods.split(",")]
+    if trials is not None:
+        description["trials"] = trials
+    if seeds is not None or seed is not None:
+        first = 0 if seed is None else seed
+        description["seeds"] = list(range(first, first + (seeds or 3)))
+    if seed is not None:
+        description["noise"] = "seeded"
+    if save_recipe is not None:
+        made = instruments.recipe_of(recipe, **description)
+        from plumbline.experiments.files import write_text
 
-        written = str(write(folder))
+        write_text(save_recipe, made.toml())
+        show(
+            f"The recipe is in {save_recipe}; plumbline compare {save_recipe} --trials "
+            f"{made.tune.trials} runs it."
+        )
+        return
+    root = out
+    with (
+        watching("runs") as watch,
+        stopping(lambda: stopped(watch.done, watch.total, root)),
+        selecting(private_selection),
+    ):
+        found = instruments.compare(
+            recipe,
+            folder=out,
+            workers=workers,
+            private_selection=private_selection,
+            on_progress=watch,
+            **description,
+        )
+    written = str(found.page()) if page else None
+    made, said, folder = found.table, found.verdict, found.folder
     if json_:
-        show_json({**plain_table(made), "verdict": said, "folder": str(folder), "page": written})
+        show_json({**json_table(made), "verdict": said, "folder": str(folder), "page": written})
         return
     console.print(comparison(made))
-    seeds = len(made.recipe.seeds)
-    if seeds > 1:
-        show(f"± is the standard error over {seeds} seeds.")
+    seeds_ = len(made.recipe.seeds)
+    if seeds_ > 1:
+        show(f"± is the standard error over {seeds_} seeds.")
     if made.tests is not None:
         show(f"p: accuracy against {made.recipe.baseline}. {made.tests.note}")
     console.print()
@@ -88,6 +151,16 @@ def compare(
         console.print(f"page: {written}", highlight=False, soft_wrap=True, markup=False)
 
 
+@contextmanager
+def selecting(private: bool) -> Iterator[None]:
+    """A line on standard error while candidates are tried whose number is a secret."""
+    if not private:
+        yield
+        return
+    with aside.status("selecting among candidates (their number is a secret)"):
+        yield
+
+
 def stopped(done: int, total: int, folder: Path) -> str:
     """What is kept of a comparison, and how to go on."""
     finished = f"{done} of {total} runs are finished" if total else "no run was started"
@@ -97,7 +170,7 @@ def stopped(done: int, total: int, folder: Path) -> str:
     )
 
 
-def comparison(made: Comparison) -> Shown:
+def comparison(made: ComparisonTable) -> Shown:
     """The table, narrow enough for the terminal."""
     from plumbline.mechanism.rounding import rounded_up
 
@@ -126,7 +199,7 @@ def comparison(made: Comparison) -> Shown:
     return shown
 
 
-def plain_table(made: Comparison) -> dict[str, Any]:
+def json_table(made: ComparisonTable) -> dict[str, Any]:
     """The table for machines."""
     from plumbline.fairness import to_json
 

@@ -4,39 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table
+from plumbline.cli.app import Json, app, console, examples, show, show_json, table
 from plumbline.cli.chart import columns
-from plumbline.cli.compare import Out
-from plumbline.cli.names import method_of, recipe_at
-from plumbline.cli.recipe_run import make
-
-if TYPE_CHECKING:
-    from plumbline.experiments import Recipe
-    from plumbline.report.reading import Run, Study
+from plumbline.cli.interrupts import stopping_after_the_step
+from plumbline.cli.options import Out, described
+from plumbline.cli.progress import watching_one
+from plumbline.cli.train import require_one
 
 _LINES = 6  # readings that are shown along the run
-_READINGS = 20  # readings of a run that is made here
 
 
 @app.command(
     epilog=examples(
+        "plumbline diagnose --data my.csv --target income --sensitive sex --method dpsgd",
         "plumbline diagnose demo-untuned --method DPSGD",
         "plumbline diagnose demo-untuned --method global-adapt --steps 300",
         "plumbline diagnose runs/demo/DPSGD--paper--seed0-0123456789",
     )
 )
+@described
 def diagnose(
+    description: dict[str, Any],
     what: Annotated[
-        str, typer.Argument(help="A recipe, or the folder of a run or of a comparison.")
-    ],
-    method: Annotated[
         str | None,
+        typer.Argument(help="A recipe, or the folder of a run or a comparison; or use --data."),
+    ] = None,
+    measure: Annotated[
+        list[str] | None,
         typer.Option(
-            help="Which method of the recipe or comparison.", show_default="the first private one"
+            help="A diagnostic, or package.module:attribute; may be repeated.",
+            show_default="bias, errors, norms, symmetry",
         ),
     ] = None,
     steps: Annotated[
@@ -46,89 +47,56 @@ def diagnose(
     records: Annotated[
         int, typer.Option(help="How many training records are measured on.", min=2)
     ] = 256,
+    seed: Annotated[
+        int | None, typer.Option(help="Makes the run repeatable.", show_default="none")
+    ] = None,
     out: Out = Path("runs"),
     json_: Json = False,
 ) -> None:
     """Says what clipping and noise do to the gradient, who bears it, and what to try.
 
-    A recipe's method is run once, with measurements along the way; a folder is read.
+    A recipe's method, or one on --data, is run once with measurements along the way. The folder of
+    a run is read; if nothing was measured along it, its trained model is measured.
     """
+    require_one(what, description)
+    from plumbline import instruments
     from plumbline.diagnostics import NOT_COVERED, to_json
-    from plumbline.report.reading import read
-    from plumbline.report.verdict import judgement
 
-    folder = Path(what)
-    if not folder.is_dir():
-        recipe = _probed(recipe_at(what), steps, records)
-        folder = _made(recipe, method, out / recipe.name)
-        method = None
-    study = read(folder)
-    title = _title(study, method)
-    run = study.runs[title][0]
-    found = judgement(study, title)
-    if not run.readings or found is None:
-        raise WrongUse(
-            f"{folder} has no measurements of clipping by {title}: its recipe has no part 'probe'. "
-            "`plumbline diagnose RECIPE --method NAME` makes a run with them."
+    if measure:
+        description["measure"] = measure
+    method = description.pop("method", None) if what is not None else None
+    with stopping_after_the_step(out), watching_one("diagnosed run") as on_progress:
+        found = instruments.diagnose(
+            what,
+            method=method,
+            steps=steps,
+            records=records,
+            seed=seed,
+            folder=out,
+            on_progress=on_progress,
+            **description,
         )
     if json_:
-        facts = {"method": title, "folder": str(folder), "readings": list(run.readings)}
-        show_json({"label": NOT_COVERED, **facts, "verdict": to_json(found)})
+        facts = {"method": found.title, "folder": str(found.folder)}
+        readings = {"readings": list(found.readings), "verdict": to_json(found.verdict)}
+        show_json({"label": NOT_COVERED, **facts, **readings})
         return
-    show(f"{title}, seed {run.result.seed}: {len(run.readings)} readings of {_records(run)}")
+    many = "1 reading" if len(found.readings) == 1 else f"{len(found.readings)} readings"
+    last = found.readings[-1]
+    show(f"{found.title}: {many} of {last.get('records', '?')} training records, in {found.folder}")
     show(f"({NOT_COVERED})")
     console.print()
-    _along(run.readings)
-    _by_group(run.readings[-1])
-    _norms(run.readings[-1])
-    _symmetry(run.readings[-1])
+    show_readings(found.readings)
     console.print()
-    show(str(found))
+    show(str(found.verdict))
 
 
-def _probed(recipe: Recipe, steps: int | None, records: int) -> Recipe:
-    from plumbline.experiments import Recipe
-
-    fields = recipe.model_dump(mode="json")
-    if steps is not None:
-        fields["budget"] |= {"steps": steps, "epochs": None}
-    made = Recipe.of(fields)
-    if recipe.probe is not None and steps is None:
-        return made
-    length = made.budget.steps or _steps_of(made)
-    fields["probe"] = {"every": max(1, length // _READINGS), "records": records}
-    return Recipe.of(fields)
-
-
-def _steps_of(recipe: Recipe) -> int:
-    """The number of steps of a recipe that says epochs."""
-    from plumbline.experiments.loading import load_data
-    from plumbline.experiments.run_spec import RunSpec
-
-    spec = RunSpec(recipe, recipe.methods[0], recipe.seeds[0])
-    budget = recipe.budget
-    return round((budget.epochs or 1) * len(load_data(spec).train) / budget.expected_batch_size)
-
-
-def _made(recipe: Recipe, method: str | None, root: Path) -> Path:
-    from plumbline.experiments.run_spec import RunSpec
-
-    part = method_of(recipe, method)
-    spec = RunSpec(recipe, part, recipe.seeds[0])
-    make(spec, root)
-    return root / spec.folder
-
-
-def _title(study: Study, method: str | None) -> str:
-    if method is not None:
-        return method_of(study.recipe, method).title
-    with_readings = study.measured("bias")
-    private = [title for title in with_readings if title in study.private]
-    return (private or with_readings or study.titles)[0]
-
-
-def _records(run: Run) -> str:
-    return f"{run.readings[-1].get('records', '?')} training records"
+def show_readings(readings: Sequence[dict[str, Any]]) -> None:
+    """What was measured along a run, and the last reading more closely."""
+    _along(readings)
+    _by_group(readings[-1])
+    _norms(readings[-1])
+    _symmetry(readings[-1])
 
 
 def _along(readings: Sequence[dict[str, Any]]) -> None:

@@ -1,18 +1,15 @@
-"""Ctrl-C: what ends a command, and when."""
+"""Ctrl-C: what ends a command, and what it says."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from plumbline.cli.app import Stopped, note
-
-
-class BetweenSteps(KeyboardInterrupt):
-    """Ctrl-C that has waited for a step to end: everything is of one moment, and can be saved."""
+from plumbline.cli.app import Stopped, same_command
 
 
 @contextmanager
@@ -29,29 +26,19 @@ def stopping(message: Callable[[], str]) -> Iterator[None]:
 
 
 @contextmanager
-def stopping_between_steps() -> Iterator[Callable[[], None]]:
-    """Yields a function to be called after every step; it raises if Ctrl-C was pressed.
-
-    The first Ctrl-C waits for the step to end, so that what it paid for can be saved, and raises
-    ``BetweenSteps``; the second does not wait.
-    """
-    pressed = False
-
-    def first(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal pressed
-        pressed = True
-        signal.signal(signal.SIGINT, _interrupt)
-        note("stopping after this step (Ctrl-C again: at once)")
-
-    def between_steps() -> None:
-        if pressed:
-            raise BetweenSteps
-
-    before = signal.signal(signal.SIGINT, first)
+def stopping_after_the_step(folder: Path) -> Iterator[None]:
+    """Ctrl-C inside ends a run after its step, which is saved; the second one does not wait."""
     try:
-        yield between_steps
-    finally:
-        signal.signal(signal.SIGINT, before)
+        yield
+    except KeyboardInterrupt as stopped:
+        when = str(stopped)
+        how = (
+            f"stopped {when}, which is saved in {folder}. To go on"
+            if when
+            else f"broken off. The run in {folder} goes on from its last checkpoint, and what was "
+            "spent after it stays spent. To go on"
+        )
+        raise Stopped(f"{how}, give the same command again: {same_command()}") from None
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from plumbline.cli.app import Json, app, console, examples, show, show_json, table
-from plumbline.cli.names import method_named, methods_starting
+from plumbline.cli.names import methods_starting
 
 _ROOMY = 116  # columns of a terminal in which the whole table fits
 
@@ -32,7 +32,9 @@ def methods(
 
     rows = rows_of_methods()
     if name is not None:
-        _one(next(row for row in rows if row.name == method_named(name)), json_)
+        from plumbline.methods import find
+
+        _one(next(row for row in rows if row.name == find(name).name), json_)
         return
     if json_:
         show_json([vars(row) for row in rows])
@@ -56,9 +58,9 @@ def methods(
 
 
 def _one(row: Any, json_: bool) -> None:
-    from plumbline.methods import REGISTRY
+    from plumbline.methods import METHODS
 
-    make = REGISTRY[row.name].make
+    make = METHODS[row.name].make
     settings = {
         name: None if parameter.default is parameter.empty else parameter.default
         for name, parameter in inspect.signature(make).parameters.items()

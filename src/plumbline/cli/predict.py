@@ -6,7 +6,7 @@ import csv
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -29,7 +29,7 @@ PREDICTION, PROBABILITY = "prediction", "probability_"
     )
 )
 def predict(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run of train --data.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run on a table.")],
     data: Annotated[
         Path, typer.Option(help="A csv or parquet file with the columns that it learned from.")
     ],
@@ -58,8 +58,7 @@ def predict(
             raise WrongUse(f"{data} has a column '{taken[0]}' already; rename it, or leave it out.")
         counts, unseen = _write(out, model, encoding, rows, missing)
     except DataError as error:
-        text = str(error).replace("or leave their rows out", "or say --missing drop")
-        raise WrongUse(text) from error
+        raise WrongUse(str(error)) from error
     said = {one.name: _said(one, unseen[one.name]) for one in encoding.columns if unseen[one.name]}
     if json_:
         predicted = {name: counts[name] for name in encoding.classes}
@@ -77,43 +76,23 @@ def predict(
 
 def _trained(folder: Path) -> tuple[nn.Module, TableEncoding]:
     """The model of a finished run, and how rows become what it sees."""
-    import torch
+    from plumbline.experiments.files import ENCODING
+    from plumbline.instruments import load
 
-    from plumbline import models
-    from plumbline.data import DataError, read_encoding
-    from plumbline.experiments.files import ENCODING, MODEL, RESULT, FileError, read_json
-
-    if not (folder / RESULT).is_file():
+    found = load(folder)
+    if found.encoding is None:
         raise WrongUse(
-            f"{folder} has no {RESULT}: it is not the folder of a run, or the run is not finished. "
-            "The command that started it goes on with it."
+            f"{found.folder} has no {ENCODING}: the run was not made on a table. In Python, "
+            "plumbline.load(folder).predict(x) takes what its model takes."
         )
-    if not (folder / ENCODING).is_file():
+    shapes = {p.shape[-1] for p in found.model.parameters() if p.dim() > 1}
+    if len(found.encoding.features) not in shapes:
         raise WrongUse(
-            f"{folder} has no {ENCODING}, which says how rows become numbers. Runs of `plumbline "
-            "train --data` leave one; those of a recipe do not, nor did earlier versions."
+            f"{found.folder / ENCODING} has {len(found.encoding.features)} features, which is not "
+            "what the network takes: it is not of this run. `plumbline verify` says which file was "
+            "changed."
         )
-    try:
-        encoding = read_encoding(folder / ENCODING)
-    except DataError as error:
-        raise FileError(str(error)) from error
-    named: Any = read_json(folder / RESULT).get("model")
-    try:
-        model = models.build(named["name"], **named["options"])
-        model.load_state_dict(torch.load(folder / MODEL, weights_only=True))
-        sizes = named["options"]["features"], named["options"]["classes"]
-    except Exception as error:  # damage can look like anything
-        raise FileError(
-            f"{folder / MODEL} does not load into the network that {RESULT} names "
-            f"({type(error).__name__}). `plumbline verify` says which file was changed."
-        ) from error
-    if sizes != (len(encoding.features), len(encoding.classes)):
-        raise FileError(
-            f"{folder / ENCODING} has {len(encoding.features)} features and "
-            f"{len(encoding.classes)} classes, and the network {sizes[0]} and {sizes[1]}: it is "
-            "not of this run. `plumbline verify` says which file was changed."
-        )
-    return model, encoding
+    return found.model, found.encoding
 
 
 def _write(
@@ -126,8 +105,8 @@ def _write(
     """Writes all rows; how many are of each class, and each column's cells that are unseen."""
     import torch
 
+    from plumbline.durable import advice
     from plumbline.experiments.files import FileError
-    from plumbline.training.checkpoint_file import advice
     from plumbline.training.without_trace import evaluating
 
     counts: Counter[str] = Counter()

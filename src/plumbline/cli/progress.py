@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -87,6 +87,19 @@ def watching(what: str) -> Iterator[Watch]:
     )
     with Bars(*columns, console=aside, transient=True) as bars:
         yield BarWatch(what, bars)
+
+
+@contextmanager
+def watching_one(name: str) -> Iterator[Callable[[int, int], None]]:
+    """The progress of one run, called with (done, total) after each step."""
+    from plumbline.experiments.pool import Progress
+
+    with watching("runs") as watch:
+
+        def on_progress(done: int, total: int) -> None:
+            watch(Progress(int(done == total), 1, {name: (done, total)}))
+
+        yield on_progress
 
 
 class _Count(MofNCompleteColumn):

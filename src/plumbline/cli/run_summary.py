@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from plumbline.cli.app import console, show, show_json, show_statement, table
+
+if TYPE_CHECKING:
+    from plumbline.instruments import Trained
 
 _NUMBERS = 61  # columns that a line of all metrics takes beside the group's name
 
 
-def show_run(result: dict[str, Any], json_: bool) -> None:
+def show_run(found: Trained, json_: bool) -> None:
     """A finished run: metrics by group and the statement."""
     from plumbline.experiments.files import ENCODING, LEDGER, MODEL, RESULT, STATEMENT
     from plumbline.fairness import NOT_COVERED
 
+    folder = found.folder
+    result = {**found.result.to_json(), "folder": str(folder)}
     if json_:
         show_json(result)
         return
@@ -30,13 +34,12 @@ def show_run(result: dict[str, Any], json_: bool) -> None:
     console.print()
     show_statement(result["statement"])
     console.print()
-    folder = Path(result["folder"])
     files = {MODEL: "the weights", STATEMENT: "the statement", RESULT: "the result"}
     files |= {LEDGER: "the ledger", ENCODING: "how rows become numbers"}
     kept = [words for name, words in files.items() if (folder / name).is_file()]
     show(f"In {folder}: {', '.join(kept)}.")
     show(f"Its page: plumbline report {shlex.quote(str(folder))}")
-    if (folder / ENCODING).is_file():
+    if found.encoding is not None:
         show(f"New rows: plumbline predict {shlex.quote(str(folder))} --data NEW.csv")
 
 

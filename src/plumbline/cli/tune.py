@@ -20,14 +20,13 @@ from plumbline.cli.app import (
     show_statement,
     table,
 )
-from plumbline.cli.compare import Out, Workers
 from plumbline.cli.interrupts import stopping
-from plumbline.cli.names import method_of, recipe_at
+from plumbline.cli.options import Out, Recipe, Workers, described
 from plumbline.cli.progress import watching
 from plumbline.cli.run_summary import by_group
+from plumbline.cli.train import require_one
 
 if TYPE_CHECKING:
-    from plumbline.experiments import Recipe
     from plumbline.experiments.tuning import Tuning
 
 
@@ -35,11 +34,14 @@ if TYPE_CHECKING:
     epilog=examples(
         "plumbline tune demo-untuned --trials 20",
         "plumbline compare runs/demo-untuned/tuned.toml   (both, as given and tuned)",
+        "plumbline tune --data my.csv --target income --sensitive sex --epsilon 3",
         "plumbline tune demo-untuned --private-selection --epsilon 3 --method DPSGD",
     )
 )
+@described
 def tune(
-    recipe: Annotated[str, typer.Argument(help="A recipe, by name or path.")],
+    description: dict[str, Any],
+    recipe: Recipe = None,
     trials: Annotated[
         int | None,
         typer.Option(help="Settings tried for each method.", show_default="the recipe's", min=1),
@@ -50,13 +52,6 @@ def tune(
             "--private-selection", help="Choose one method's settings so that epsilon covers it."
         ),
     ] = False,
-    epsilon: Annotated[float | None, typer.Option(help="For the whole private selection.")] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="Which method is selected privately.", show_default="the first private one"
-        ),
-    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Makes a private selection repeatable.", show_default="none")
     ] = None,
@@ -65,64 +60,66 @@ def tune(
     json_: Json = False,
 ) -> None:
     """Searches settings, equally for every method, and writes a recipe with the tuned rows."""
-    read = recipe_at(recipe)
-    if private_selection:
-        if epsilon is None:
-            raise WrongUse("--private-selection needs --epsilon: what the whole choice may cost.")
-        _select(read, method_of(read, method).title, trials, epsilon, seed, out, json_)
-        return
-    for name, value in (("--epsilon", epsilon), ("--method", method), ("--seed", seed)):
-        if value is not None:
-            raise WrongUse(f"{name} belongs to --private-selection; `tune` searches every method.")
+    require_one(recipe, description)
     if trials is not None:
-        read = read.model_copy(update={"tune": read.tune.model_copy(update={"trials": trials})})
-    _search(read, out / read.name, workers, json_)
+        description["trials"] = trials
+    if private_selection:
+        _select(recipe, description, seed, out, json_)
+        return
+    if seed is not None:
+        raise WrongUse("--seed belongs to --private-selection; a search has seeds of its own.")
+    from plumbline import instruments
 
-
-def _search(recipe: Recipe, folder: Path, workers: int | None, json_: bool) -> None:
-    from plumbline.experiments.tuning import NOT_COVERED
-    from plumbline.experiments.tuning import tune as search
-
+    made = instruments.recipe_of(recipe, **description)
+    folder = out / made.name
     with watching("trials") as watch, stopping(lambda: _stopped(watch.done, watch.total, folder)):
-        found = search(recipe, folder, workers=workers, on_progress=watch)
-    path = found.write(folder)
+        found = instruments.tune(made, folder=out, workers=workers, on_progress=watch)
+    _show_search(found, folder / "tuned.toml", json_)
+
+
+def _show_search(found: Tuning, path: Path, json_: bool) -> None:
+    from plumbline.experiments.tuning import NOT_COVERED
+
     if json_:
         show_json(
             {
                 "recipe": str(path),
-                "rows": [_plain(found, title) for title in found.trials],
+                "rows": [_row_json(found, title) for title in found.trials],
                 "not_covered": NOT_COVERED,
             }
         )
         return
-    objective = recipe.tune.objective
-    shown = table("method", f"best {objective}", "median", "settings found")
+    part = found.recipe.tune
+    shown = table("method", f"best {part.objective}", "median", "settings found")
     shown.columns[-1].justify = "left"
     for title in found.trials:
-        row = _plain(found, title)
+        row = _row_json(found, title)
         settings = {"learning rate": row["learning_rate"], **row["settings"]}
         words = ", ".join(f"{name} {_short(value)}" for name, value in settings.items())
         shown.add_row(title, f"{row['best']:.4g}", f"{row['median']:.4g}", words)
     console.print(shown)
-    show(f"{objective} of the records held out, over {recipe.tune.trials} trials for each method.")
+    show(f"{part.objective} of the records held out, over {part.trials} trials for each method.")
     show(f"Not covered by epsilon: {NOT_COVERED}.")
     show(f"The recipe with the tuned rows: {path}. To run it: plumbline compare {path}")
 
 
 def _select(
-    recipe: Recipe,
-    title: str,
-    trials: int | None,
-    epsilon: float,
-    seed: int | None,
-    out: Path,
-    json_: bool,
+    recipe: str | None, description: dict[str, Any], seed: int | None, out: Path, json_: bool
 ) -> None:
     from plumbline.experiments.selecting import select
     from plumbline.fairness import NOT_COVERED
+    from plumbline.instruments.describing import METHOD, recipe_of
+    from plumbline.instruments.diagnosing import row_named
 
-    folder = out / recipe.name / f"selected-{title}".replace(" ", "-")
-    options: dict[str, Any] = {} if trials is None else {"mean": float(trials)}
+    if not isinstance(description.get("epsilon"), float):
+        raise WrongUse("--private-selection needs --epsilon: what the whole choice may cost.")
+    if recipe is None:
+        description.setdefault("method", METHOD)
+    epsilon, method = description.pop("epsilon"), description.pop("method", None)
+    if recipe is None:
+        description["method"] = method
+    read = recipe_of(recipe, **description)
+    title = row_named(read, method if recipe is not None else None).title
     message = (
         "stopped. A private selection keeps nothing until it is finished: what the candidates did "
         f"is deleted, and was not disclosed. To start it again: {same_command()}"
@@ -131,19 +128,20 @@ def _select(
         aside.status(f"selecting among candidates of {title} (their number is a secret)"),
         stopping(lambda: message),
     ):
-        found = select(recipe, title, folder, epsilon=epsilon, seed=seed, **options)
+        trials = float(read.tune.trials) if "trials" in description else 10.0
+        found = select(read, title, out / read.name, epsilon=epsilon, mean=trials, seed=seed)
+    result, folder = found.result, out / read.name / found.result.folder
     if json_:
         row = found.row.model_dump(mode="json")
-        facts = {"epsilon": found.epsilon, "delta": found.delta, "score": found.score}
-        report = found.report.to_json()
-        show_json({"row": row, **facts, "report": report, "folder": found.folder})
+        facts = {"epsilon": result.epsilon, "delta": result.delta, "score": found.score}
+        show_json({"row": row, **facts, "report": result.report.to_json(), "folder": str(folder)})
         return
-    console.print(by_group(found.report.to_json()))
+    console.print(by_group(result.report.to_json()))
     show(f"({NOT_COVERED})")
     console.print()
-    show_statement(found.statement)
+    show_statement(result.statement)
     console.print()
-    show(f"In {found.folder}: the weights, the statement, the result.")
+    show(f"In {folder}: the weights, the statement, the result.")
 
 
 def _stopped(done: int, total: int, folder: Path) -> str:
@@ -154,7 +152,7 @@ def _stopped(done: int, total: int, folder: Path) -> str:
     )
 
 
-def _plain(found: Tuning, title: str) -> dict[str, Any]:
+def _row_json(found: Tuning, title: str) -> dict[str, Any]:
     best, spread = found.best(title), found.sensitivity[title]
     return {
         "method": title,

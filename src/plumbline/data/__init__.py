@@ -18,11 +18,12 @@ from plumbline.data import (  # noqa: F401
 )
 from plumbline.data.base import Constant, Split, Splits, load
 from plumbline.data.embeddings import glove_vectors, random_vectors
-from plumbline.data.files import DataError, data_folder
+from plumbline.data.files import DataError, TableError, data_folder
 from plumbline.data.getting import get
 from plumbline.data.hashing import hashed
 from plumbline.data.image_folder import image_folder as from_images
 from plumbline.data.table_encoding import TableEncoding, read_encoding
+from plumbline.data.table_inference import table
 from plumbline.data.tables import from_table
 from plumbline.data.text import Vocabulary, corpus
 from plumbline.data.wrapped import from_torch
@@ -33,6 +34,7 @@ __all__ = [
     "Split",
     "Splits",
     "TableEncoding",
+    "TableError",
     "Vocabulary",
     "corpus",
     "data_folder",
@@ -45,4 +47,5 @@ __all__ = [
     "load",
     "random_vectors",
     "read_encoding",
+    "table",
 ]

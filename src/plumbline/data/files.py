@@ -27,6 +27,10 @@ class DataError(RuntimeError):
     """A file of a data set is missing or not what it should be."""
 
 
+class TableError(DataError, ValueError):
+    """A person's own table cannot be used as it was described; says what to change."""
+
+
 @dataclass(frozen=True)
 class File:
     """A file of a data set.

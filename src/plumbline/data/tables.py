@@ -8,6 +8,7 @@ training rows hold, their numbers), so that beside the numbers themselves little
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,14 +22,14 @@ from torch import Tensor
 
 from plumbline.data.base import Constant, Split, Splits, not_covered
 from plumbline.data.encoding import Where, check_one_of, codes, split
-from plumbline.data.files import DataError
+from plumbline.data.files import TableError
 from plumbline.data.table_encoding import Categorical, Numeric, TableEncoding, to_numbers
 from plumbline.data.table_files import TableChunk, TableFile, read_table
 
 _NO_NUMBER = (
-    " If it stands for a missing one, name it in missing_values= and leave these rows out with "
-    'missing="drop". If the column is categorical, name it in categorical=; if it is of no use, '
-    "in drop=."
+    " If it stands for a missing one, name it in missing_values (--missing-value) and leave these "
+    "rows out (--missing drop). If the column is categorical, name it in categorical "
+    "(--categorical); if it is of no use, in drop (--drop)."
 )
 
 
@@ -36,7 +37,7 @@ def from_table(
     path: str | os.PathLike[str],
     *,
     target: str,
-    sensitive: str | None = None,
+    sensitive: str | Sequence[str] | None = None,
     categorical: Mapping[str, Sequence[object]] | Sequence[str] = (),
     ranges: Mapping[str, tuple[float, float]] | None = None,
     classes: Sequence[object] | None = None,
@@ -57,13 +58,15 @@ def from_table(
     Args:
         path: The file, ending in ``.csv`` or ``.parquet``.
         target: The column of the class.
-        sensitive: The column of the group. It is a categorical feature too, unless dropped.
+        sensitive: The column of the group; of several columns, the groups are the intersections.
+            They are categorical features too, unless dropped.
         categorical: The categorical columns with their categories, or only their names: then the
             categories are those of the training rows, and others in test rows count as none.
         ranges: The lowest and highest value of numeric columns; of those not named here, minimum
             and maximum of the training rows.
         classes: The values of the target; by default those of the training rows, sorted.
-        groups: The values of the sensitive column; by default those of the training rows, sorted.
+        groups: The values of a single sensitive column; by default those of the training rows,
+            sorted.
         drop: Columns to leave out.
         missing: What to do with a row in which a cell is missing: "error" or "drop".
         missing_values: What a missing cell says.
@@ -72,16 +75,17 @@ def from_table(
         seed: Decides which.
 
     Raises:
-        DataError: For an unknown category, a missing cell or one that is no number, naming row and
+        TableError: For an unknown category, a missing cell or one that is no number, naming row and
             column; and for a damaged file.
     """
     check_one_of("missing", missing, ("error", "drop"))
-    categories = _categories(categorical, sensitive, groups)
+    by = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive or ())
+    categories = _categories(categorical, by, groups)
     table = read_table(path)
-    names = [target, *([sensitive] if sensitive is not None else []), *categories, *(ranges or {})]
+    names = [target, *by, *categories, *(ranges or {})]
     _check_names(table, [*names, *drop], path)
-    used = [name for name in table.names if name in (target, sensitive) or name not in drop]
-    needed = (target, sensitive)
+    needed = (target, *by)
+    used = [name for name in table.names if name in needed or name not in drop]
     rows = _complete(table, used, needed, missing, missing_values)
     if test is None:
         generator = torch.Generator("cpu").manual_seed(seed)
@@ -95,7 +99,7 @@ def from_table(
         other = _Rows(second, _complete(second, used, needed, missing, missing_values))
         testing = len(other.rows)
     if not training or not testing:
-        raise DataError(
+        raise TableError(
             f"{path} leaves {training} training and {testing} test rows; both must be there."
         )
     features = [name for name in used if name != target and name not in drop]
@@ -105,7 +109,7 @@ def from_table(
         own,
         training,
         target,
-        sensitive,
+        by,
         features,
         categories,
         dict(ranges or {}),
@@ -173,7 +177,7 @@ class _Encoder:
         rows: _Rows,
         training: int,
         target: str,
-        sensitive: str | None,
+        sensitive: tuple[str, ...],
         features: list[str],
         categories: dict[str, list[str] | None],
         ranges: dict[str, tuple[float, float]],
@@ -190,9 +194,9 @@ class _Encoder:
             for name, given in categories.items()
         }
         ends = ranges | found.ranges
-        coded = [name for name in values if name in features or name == sensitive]
-        self._sensitive = sensitive
-        self.groups = () if sensitive is None else tuple(values[sensitive])
+        coded = [name for name in values if name in features or name in sensitive]
+        self._sensitive = {name: values[name] for name in sensitive}
+        self.groups = _intersections(self._sensitive)
         self.constants = (
             *_constants("the categories of", coded, declared),
             *_constants("the lowest and highest value of", ends, set(ranges)),
@@ -215,13 +219,20 @@ class _Encoder:
         """The rows as numbers: x ``[n, features]``, y ``[n]`` and the groups ``[n]``."""
         x = torch.empty(len(rows.rows), len(self.encoding.features))
         y = torch.empty(len(x), dtype=torch.int64)
-        group = None if self._sensitive is None else torch.empty_like(y)
+        group = torch.empty_like(y) if self._sensitive else None
         for chunk, places in rows.pieces():
             x[places] = self.encoding.encode(chunk, rows.where(chunk), _NO_NUMBER)
             y[places] = self._codes(rows, chunk, self.encoding.target, self.encoding.classes)
-            if self._sensitive is not None and group is not None:
-                group[places] = self._codes(rows, chunk, self._sensitive, self.groups)
+            if group is not None:
+                group[places] = self._groups(rows, chunk)
         return x, y, group
+
+    def _groups(self, rows: _Rows, chunk: TableChunk) -> Tensor:
+        """Each row's group by its place in ``groups``, ``[R]``."""
+        place = torch.zeros(len(chunk), dtype=torch.int64)
+        for name, values in self._sensitive.items():
+            place = place * len(values) + self._codes(rows, chunk, name, values)
+        return place
 
     def _codes(self, rows: _Rows, chunk: TableChunk, name: str, values: Sequence[str]) -> Tensor:
         return codes(chunk.columns[name], values, name, rows.where(chunk))
@@ -258,7 +269,7 @@ class _Found:
 
 def _categories(
     given: Mapping[str, Sequence[object]] | Sequence[str],
-    sensitive: str | None,
+    sensitive: tuple[str, ...],
     groups: Sequence[object] | None,
 ) -> dict[str, list[str] | None]:
     """The values of each categorical column, None where they are to be found out."""
@@ -267,14 +278,23 @@ def _categories(
     categories: dict[str, list[str] | None] = dict.fromkeys(given)
     if isinstance(given, Mapping):
         categories = {name: _texts(values) for name, values in given.items()}
-    if groups is not None and sensitive is None:
-        raise ValueError("groups are given without a sensitive column; name it with sensitive=.")
-    if sensitive is not None and (groups is not None or sensitive not in categories):
-        categories[sensitive] = None if groups is None else _texts(groups)
+    if groups is not None and len(sensitive) != 1:
+        raise ValueError("groups are given; then one sensitive column must be named: sensitive=.")
+    for name in sensitive:
+        if groups is not None or name not in categories:
+            categories[name] = None if groups is None else _texts(groups)
     for name, values in categories.items():
         if values is not None and (not values or len(set(values)) < len(values)):
             raise ValueError(f"The column '{name}' has the categories {values}; give each once.")
     return categories
+
+
+def _intersections(sensitive: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The groups' names: a column's values, or "sex=f & city=Oslo" for several columns."""
+    if len(sensitive) == 1:
+        return tuple(*sensitive.values())
+    named = [[f"{name}={value}" for value in values] for name, values in sensitive.items()]
+    return tuple(" & ".join(parts) for parts in itertools.product(*named)) if named else ()
 
 
 def _texts(values: Iterable[object]) -> list[str]:
@@ -311,7 +331,7 @@ def _check_kinds(
 def _complete(
     table: TableFile,
     used: Sequence[str],
-    needed: Sequence[str | None],
+    needed: Sequence[str],
     missing: str,
     values: Sequence[str],
 ) -> Tensor:
@@ -334,10 +354,10 @@ def _complete(
         kept.append(torch.from_numpy(chunk.rows[0] + np.flatnonzero(whole)))
     if first is not None and missing == "error":
         name, row = first
-        ways = 'Fill them, or leave these rows out with missing="drop"'
+        ways = "Fill them, or leave these rows out (--missing drop)"
         if name not in needed:  # the target is predicted, and the groups are told apart
-            ways += ", or the column with drop=[...]"
-        raise DataError(
+            ways += f", or the column (--drop {name})"
+        raise TableError(
             f"The column '{name}' has no value in {row}; {gaps:,} of {count:,} rows have such "
             f"cells. {ways}."
         )

@@ -1,12 +1,12 @@
 """Recipes, runs, comparisons, equal tuning, verification, and the papers' tables."""
 
-from plumbline.experiments.comparing import Comparison, MethodRow, compare
+from plumbline.experiments.comparing import ComparisonTable, MethodRow, compare
 from plumbline.experiments.loading import measure
 from plumbline.experiments.paper_verdicts import PaperVerdict
 from plumbline.experiments.pool import Progress
 from plumbline.experiments.recipe import Recipe, RecipeError
 from plumbline.experiments.reproducing import Reproduction, reproduce
-from plumbline.experiments.results import RunResult
+from plumbline.experiments.run_result import RunResult
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
 from plumbline.experiments.selecting import Selected, select
@@ -14,7 +14,7 @@ from plumbline.experiments.tuning import Sensitivity, Trial, Tuning, tune
 from plumbline.experiments.verification import Verification, verify
 
 __all__ = [
-    "Comparison",
+    "ComparisonTable",
     "MethodRow",
     "PaperVerdict",
     "Progress",

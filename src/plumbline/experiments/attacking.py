@@ -23,10 +23,11 @@ from plumbline.experiments.files import MODEL
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_spec import RunSpec
-from plumbline.experiments.running import LOSS, started
+from plumbline.experiments.running import started
 from plumbline.fairness import Number, Undefined
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
+from plumbline.training.losses import BatchLoss, per_record
 from plumbline.training.without_trace import evaluating
 
 LABEL = "computed from the training records without noise: not covered by epsilon"
@@ -90,14 +91,14 @@ def audit_recipe(
         kept = torch.from_numpy(np.flatnonzero(included))
         joined = _joined(splits.train, order[canaries:], planted, kept)
         private = started(spec, replace(splits, train=joined))
-        before = losses(private.model, planted)
+        before = losses(private.model, planted, private.loss)
         private.fit([_Told(on_progress)] if on_progress else [], progress=False)
         private.close()
         if private.steps_done < private.plan.steps:
             raise KeyboardInterrupt
         spent.append(private.epsilon(exact=True))
         with private.averaged() if private.averaging is not None else nullcontext():
-            after = losses(private.model, planted)
+            after = losses(private.model, planted, private.loss)
         # A loss may have become infinite: such a canary was not learned.
         lowered: NDArray[np.float64] = (before - after).nan_to_num(nan=-math.inf).numpy()
         scored.append(_by_group(lowered, included, planted, splits.groups, spec.seed))
@@ -132,12 +133,13 @@ def membership_of(
     if not path.is_file():
         raise RecipeError(f"{folder} has no {MODEL}: the run is not finished, or was moved.")
     splits = load_data(spec)
-    model = spec.model.build()
+    model = spec.build_model(splits)
     model.load_state_dict(torch.load(path, weights_only=True))
     parts = splits.train, splits.test
+    loss = per_record(spec.build_loss())
     groups = [part.sensitive_features if splits.groups else None for part in parts]
     return membership(
-        *(losses(model, part).numpy() for part in parts),
+        *(losses(model, part, loss).numpy() for part in parts),
         generator=generator,
         groups_in=groups[0],
         groups_out=groups[1],
@@ -181,10 +183,10 @@ def _percent(value: Number) -> str:
     return "-" if isinstance(value, Undefined) else f"{100 * value:.1f}%"
 
 
-def losses(model: nn.Module, part: Split) -> Tensor:
+def losses(model: nn.Module, part: Split, loss: BatchLoss) -> Tensor:
     """Each record's loss, ``[n]`` float64, in evaluation mode."""
     with evaluating(model), torch.no_grad():
-        return torch.cat([LOSS(model(x), y).double() for x, y in part.pieces()])
+        return torch.cat([loss(model, piece).double() for piece in part.pieces()])
 
 
 def _by_group(

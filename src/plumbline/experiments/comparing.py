@@ -22,7 +22,7 @@ from plumbline.experiments.files import (
 from plumbline.experiments.linear_baseline import with_simple_row
 from plumbline.experiments.pool import OnProgress, Workers
 from plumbline.experiments.recipe import Recipe, RecipeError
-from plumbline.experiments.results import RunResult
+from plumbline.experiments.run_result import RunResult
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import (
     Cost,
@@ -40,7 +40,9 @@ from plumbline.training.run_identity import Facts, differences, facts_of
 NONPRIVATE = "nonprivate"
 
 # What all rows of a comparison have in common: a recipe in which one of these differs is another.
-_SHARED = ("data", "model", "budget", "optimizer", "averaging", "probe", "log_every")
+_SHARED = (
+    "data", "model", "loss", "budget", "optimizer", "averaging", "probe", "log_every", "noise",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class MethodRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonTable:
     """The result of a comparison.
 
     Attributes:
@@ -113,9 +115,9 @@ def compare(
     recipe: Recipe,
     folder: str | os.PathLike[str],
     *,
-    workers: int | None = None,
+    workers: int | Workers | None = None,
     on_progress: OnProgress | None = None,
-) -> Comparison:
+) -> ComparisonTable:
     """Makes every run of a recipe that is not finished yet, and the table.
 
     On images and text a linear model on fixed public features is added to the rows, if the recipe
@@ -124,7 +126,8 @@ def compare(
     Args:
         recipe: What to compare.
         folder: Where runs are kept.
-        workers: How many runs at a time; by default one for each core. With 1 they run here.
+        workers: How many runs at a time; by default one for each core. With 1 they run here. Or
+            processes that are there already.
         on_progress: Called with a `Progress` now and then.
 
     Raises:
@@ -132,7 +135,7 @@ def compare(
             another budget, network or data set is not.
     """
     recipe = with_simple_row(recipe)
-    specs = [RunSpec(recipe, method, seed) for seed in recipe.seeds for method in recipe.methods]
+    specs = [RunSpec(recipe, row, seed) for seed in recipe.seeds for row in recipe.rows]
     root = Path(folder)
     make_folder(root)
     kept = _kept(root)
@@ -140,7 +143,7 @@ def compare(
         _write(recipe, root)
     else:
         _check_same(recipe, kept, root)
-    with Workers(workers) as pool:
+    with Workers.of(workers) as pool:
         results = pool.run(specs, root, on_progress)
     _write(recipe, root)  # only now in the place of one whose runs are finished
     return table_of(recipe, results)
@@ -156,7 +159,7 @@ def _kept(root: Path) -> Recipe | None:
         kept = Recipe.of(read_json(root / RECIPE))
     except (FileError, RecipeError):
         return None
-    specs = (RunSpec(kept, method, seed) for seed in kept.seeds for method in kept.methods)
+    specs = (RunSpec(kept, row, seed) for seed in kept.seeds for row in kept.rows)
     return kept if any((root / spec.folder / RESULT).is_file() for spec in specs) else None
 
 
@@ -176,19 +179,19 @@ def _facts(recipe: Recipe) -> Facts:
     return {key: fact for name in _SHARED for key, fact in facts_of(fields[name], name).items()}
 
 
-def table_of(recipe: Recipe, results: Sequence[RunResult]) -> Comparison:
+def table_of(recipe: Recipe, results: Sequence[RunResult]) -> ComparisonTable:
     """The table of finished runs, every method's in the order of the seeds."""
-    by_title: dict[str, list[RunResult]] = {method.title: [] for method in recipe.methods}
+    by_title: dict[str, list[RunResult]] = {row.title: [] for row in recipe.rows}
     for result in results:
         by_title[result.method].append(result)
     # Tuned rows cost what they lose against tuned non-private runs, where there are such.
     free = {method.origin: method.title for method in recipe.methods if method.name == NONPRIVATE}
     rows = []
-    for method in recipe.methods:
-        beside = free.get(method.origin, next(iter(free.values()), None))
+    for row in recipe.rows:
+        beside = free.get(row.origin, next(iter(free.values()), None))
         reference = None if beside is None else [result.report for result in by_title[beside]]
-        rows.append(_row(method.title, by_title[method.title], reference))
-    return Comparison(recipe, tuple(rows), _tests(recipe, rows))
+        rows.append(_row(row.title, by_title[row.title], reference))
+    return ComparisonTable(recipe, tuple(rows), _tests(recipe, rows))
 
 
 def _row(title: str, runs: Sequence[RunResult], reference: Sequence[object] | None) -> MethodRow:
@@ -209,7 +212,10 @@ def _row(title: str, runs: Sequence[RunResult], reference: Sequence[object] | No
 def _tests(recipe: Recipe, rows: Sequence[MethodRow]) -> SignificanceTests | None:
     if recipe.baseline is None or len(recipe.seeds) < 2:
         return None
-    accuracy = {row.title: row.seeds.overall["accuracy"].per_run for row in rows}
+    tested = [method.title for method in recipe.methods]
+    accuracy = {
+        row.title: row.seeds.overall["accuracy"].per_run for row in rows if row.title in tested
+    }
     others = {title: runs for title, runs in accuracy.items() if title != recipe.baseline}
     return compare_to(accuracy[recipe.baseline], others, better="higher") if others else None
 

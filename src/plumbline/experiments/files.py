@@ -14,7 +14,7 @@ from typing import Any
 
 from plumbline.training.checkpoint_file import advice, put
 
-RECIPE, SETTINGS, VERSIONS = "recipe.json", "settings.json", "versions.json"
+RECIPE, VERSIONS = "recipe.json", "versions.json"
 METRICS, CHECKPOINT, MODEL = "metrics.jsonl", "checkpoint.pt", "model.pt"
 STATEMENT, RESULT, LEDGER = "statement.txt", "result.json", "ledger"
 ENCODING = "encoding.json"  # of a run on a table: how its rows become numbers

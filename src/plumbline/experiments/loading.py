@@ -1,9 +1,8 @@
-"""The data of a run, loaded once in a process, and a model judged on it."""
+"""The data of a run, loaded once in a process, and a model evaluated on it."""
 
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import os
 from dataclasses import replace
@@ -13,10 +12,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from plumbline import data
-from plumbline.data import Split, Splits
-from plumbline.data.base import LOADERS
-from plumbline.experiments.recipe import RecipeError
+from plumbline.data import Split, Splits, as_splits
+from plumbline.data.base import DATASETS
+from plumbline.experiments.files import ENCODING
+from plumbline.experiments.objects import OBJECTS, is_object, present
+from plumbline.experiments.recipe import RecipeError, parameters_of
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import GroupReport, Outcomes, evaluate
 from plumbline.models import scattering
@@ -30,21 +30,38 @@ def load_data(spec: RunSpec) -> Splits:
     in place of the test part, and features in place of images.
     """
     options = dict(spec.data.options)
-    if "seed" in inspect.signature(LOADERS[spec.data.name]).parameters:
+    given = present(DATASETS, spec.data.name)
+    if "seed" in parameters_of(given) or not callable(given):
         options = {"seed": spec.seed, **options}
     scales = spec.data.scales if spec.data.features else None
-    splits = _loaded(spec.data.name, json.dumps(options), scales)
+    splits = _loaded(spec.data.name, json.dumps(options), scales, _state(spec))
     return splits if not spec.held_out else _held_out(splits, spec.held_out, spec.seed)
 
 
-@functools.lru_cache(maxsize=2)
-def _loaded(name: str, options: str, scales: int | None) -> Splits:
-    """Loaded once for the runs of a process that share it."""
-    splits = data.load(name, **json.loads(options))
+@functools.lru_cache(maxsize=4)
+def _loaded(name: str, options: str, scales: int | None, state: object) -> Splits:
+    """Loaded once for the runs of a process that share it; again if the data have changed."""
+    given, chosen = present(DATASETS, name), json.loads(options)
+    splits = as_splits(given(**chosen)) if callable(given) else as_splits(given, **chosen)
+    if splits.encoding is not None and splits.train.not_covered:
+        splits.train.not_covered += (
+            f"{ENCODING}, which holds what is computed from the training records here, and which "
+            "the model needs for new rows",
+        )
     if scales is None:
         return splits
     train, test = (_scattered(part, scales) for part in (splits.train, splits.test))
     return replace(splits, train=train, test=test)
+
+
+def _state(spec: RunSpec) -> object:
+    """What tells data of the same name apart: another object, or a file that was written again."""
+    if is_object(spec.data.name):
+        return id(OBJECTS.get(spec.data.name))
+    files = [
+        Path(spec.data.options[name]) for name in ("path", "test") if name in spec.data.options
+    ]
+    return tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file())
 
 
 def _scattered(part: Split, scales: int) -> Split:
@@ -80,7 +97,7 @@ def _held_out(splits: Splits, share: float, seed: int) -> Splits:
     return replace(splits, train=train, test=test)
 
 
-def judged(private: Private, splits: Splits) -> GroupReport:
+def evaluate_run(private: Private, splits: Splits) -> GroupReport:
     """The metrics of a run's model, with its averaged weights where it averages them."""
     if private.averaging is None:
         return measure(private.model, splits.test, splits.groups)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from plumbline.data.digests import file_digest
 from plumbline.experiments.files import (
     CHECKPOINT,
     ENCODING,
@@ -21,7 +22,6 @@ from plumbline.experiments.files import (
     MODEL,
     RECIPE,
     RESULT,
-    SETTINGS,
     STATEMENT,
     VERSIONS,
     FileError,
@@ -32,9 +32,8 @@ from plumbline.mechanism.ledger import Position
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-_BLOCK = 1 << 20
 _ALWAYS = (
-    RECIPE, SETTINGS, VERSIONS, METRICS, "diagnostics.jsonl", ENCODING, MODEL, STATEMENT, RESULT,
+    RECIPE, VERSIONS, METRICS, "diagnostics.jsonl", ENCODING, MODEL, STATEMENT, RESULT,
 )  # fmt: skip
 # A ledger may be charged further, and the checkpoint goes when the run is finished.
 _LEFT_OUT = (LEDGER, CHECKPOINT, MANIFEST)
@@ -65,7 +64,7 @@ def write_manifest(folder: Path, *, run: str, ledger: Position, result: str) -> 
         result: The text of the result, which is written next.
     """
     there = (path for path in sorted(folder.iterdir()) if path.is_file())
-    files = {path.name: sha256_of(path) for path in there if _counts(path.name)}
+    files = {path.name: file_digest(path) for path in there if _counts(path.name)}
     files[RESULT] = hashlib.sha256(result.encode("utf-8")).hexdigest()
     position = {"lines": ledger.count, "hash": ledger.hash}
     write_json(
@@ -106,18 +105,9 @@ def changes(folder: Path, manifest: Manifest) -> list[str]:
         path = folder / name
         if not path.is_file():
             found.append(f"{name} is missing")
-        elif sha256_of(path) != digest:
+        elif file_digest(path) != digest:
             found.append(f"{name} was changed")
     return found
-
-
-def sha256_of(path: Path) -> str:
-    """A file's SHA-256, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _counts(name: str) -> bool:

@@ -11,8 +11,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import tomli_w
-
 from plumbline.experiments.verification import CONTRADICTED, NEVER, UNKNOWN, Verification
 from plumbline.fairness import NOT_COVERED
 from plumbline.mechanism.rounding import rounded_up
@@ -55,8 +53,7 @@ def _title(found: Verification) -> str:
 
 
 def _dataset(found: Verification) -> str:
-    spec = found.claim.spec
-    return found.claim.settings["data"] if spec is None else spec.data.name
+    return found.claim.spec.data.title
 
 
 def _summary(found: Verification) -> str:
@@ -119,17 +116,9 @@ def _number(value: Any) -> str:
 
 
 def _repeat(found: Verification) -> str:
-    """The settings as a recipe, or as they were given."""
-    claim = found.claim
-    if claim.spec is None:
-        settings = json.dumps(claim.settings, indent=2)
-        return (
-            "On the same table, with these settings (`plumbline train --help` names the options; "
-            f"`folder` is the run's own):\n\n```json\n{settings}\n```"
-        )
-    spec = claim.spec
-    fields = spec.recipe.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
-    recipe = tomli_w.dumps({**fields, "seeds": [spec.seed]}).strip()
+    """The settings as a recipe."""
+    spec = found.claim.spec
+    recipe = spec.recipe.model_copy(update={"seeds": (spec.seed,)}).toml().strip()
     return (
         "As `recipe.toml`; then `plumbline train recipe.toml` makes the run again, and `plumbline "
         f"verify` compares:\n\n```toml\n{recipe}\n```"

@@ -1,7 +1,7 @@
 """Runs in parallel: one process for each core, and progress for each run.
 
 A run has one thread of torch's, so that processes do not fight, and its result does not depend on
-how many there are. A run that is finished is read, not repeated. An interrupt ends the processes
+how many there are. Objects given in Python go to the processes with the runs that need them. A run that is finished is read, not repeated. An interrupt ends the processes
 at once and in silence: whatever they had saved is where the next session goes on.
 """
 
@@ -12,15 +12,20 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import cloudpickle
+
 from plumbline.experiments.compatibility import check_fits, pairs
-from plumbline.experiments.results import RunResult, read_result
+from plumbline.experiments.objects import OBJECTS
+from plumbline.experiments.recipe import RecipeError
+from plumbline.experiments.run_result import RunResult, read_result
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
 
@@ -59,6 +64,16 @@ class Workers:
         self._pool: ProcessPoolExecutor | None = None
         self._steps: Any = None
         self._fitting: set[str] = set()
+
+    @classmethod
+    @contextmanager
+    def of(cls, workers: int | Workers | None) -> Iterator[Workers]:
+        """New processes that end with the block, or those given, which go on."""
+        if isinstance(workers, Workers):
+            yield workers
+            return
+        with cls(workers) as made:
+            yield made
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +123,7 @@ class Workers:
     ) -> None:
         pool = self._started()
         waiting: dict[Future[None], str] = {
-            pool.submit(_in_process, spec.to_json(), str(root)): spec.name for spec in specs
+            pool.submit(_in_process, _packed(spec), str(root)): spec.name for spec in specs
         }
         while waiting:
             done, _ = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
@@ -187,6 +202,22 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _in_process(fields: dict[str, Any], root: str) -> None:
-    spec = RunSpec.of(fields)
+def _packed(spec: RunSpec) -> bytes:
+    """A run with the objects that it names, also functions that were typed at a prompt."""
+    names = (spec.data.name, spec.model.name, spec.optimizer.name, spec.method.name)
+    used = {name: OBJECTS[name] for name in (*names, spec.recipe.loss.name) if name in OBJECTS}
+    try:
+        packed: bytes = cloudpickle.dumps((spec, used))
+    except Exception as error:  # an open file, a lock: each kind of object fails in its own way
+        raise RecipeError(
+            f"The objects of {spec.name} cannot be passed to another process ({error}). Make the "
+            "runs in this one: workers=1."
+        ) from error
+    return packed
+
+
+def _in_process(packed: bytes, root: str) -> None:
+    spec, used = cloudpickle.loads(packed)
+    for name, part in used.items():
+        OBJECTS.setdefault(name, part)  # the first copy stays, so that its data are loaded once
     run(spec, root, on_progress=_seldom(lambda step, steps: _steps.put((spec.name, step, steps))))

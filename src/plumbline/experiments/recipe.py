@@ -1,13 +1,15 @@
-"""A recipe: data, model, methods, budget, optimizer and seeds of an experiment, as a TOML file.
+"""A recipe: data, model, loss, methods, budget, optimizer and seeds of an experiment.
 
-Everything is checked where it enters, with the name of the field, what was given and what is
-allowed. A recipe is a value: what two recipes have in common is run once. (``strict=False`` below
-lets a file's list be a tuple; what is in it stays strict.)
+It is what a TOML file says, what the command line's options mean, and what the functions of
+``plumbline.instruments`` make of Python objects. Each part is a registered name, a
+``"package.module:attribute"``, or an object (``objects``). Everything is checked where it enters,
+with the name of the field, what was given and what is allowed. (``strict=False`` below lets a
+file's list be a tuple; what is in it stays strict.)
 """
 
 from __future__ import annotations
 
-import difflib
+import copy
 import inspect
 import math
 import tomllib
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import tomli_w
 import torch
 from pydantic import (
     AfterValidator,
@@ -26,17 +29,14 @@ from pydantic import (
     model_validator,
 )
 
-from plumbline import methods, models
-from plumbline.data.base import LOADERS
+from plumbline import methods
+from plumbline.data.base import DATASETS
+from plumbline.experiments.objects import found, is_object
 from plumbline.mechanism.calibration import Budget
-from plumbline.methods import REGISTRY, Method
-
-OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "nadam": torch.optim.NAdam,
-}
+from plumbline.methods import Method
+from plumbline.models import MODELS
+from plumbline.objectives import LOSSES, OPTIMIZERS
+from plumbline.registry import unknown
 
 
 class RecipeError(ValueError):
@@ -78,10 +78,13 @@ class StrictPart(SettingsPart):
 
 
 class DataPart(StrictPart):
-    """Which data, by name, the options of its loader, and fixed public features in its place.
+    """Which data, the options of its loader, and fixed public features in its place.
+
+    A table file is written ``table = "patients.csv"`` with the options of ``plumbline.data.table``
+    beside it; that is the data set called "table".
 
     Attributes:
-        name: Of ``plumbline.data``.
+        name: The data set.
         options: Of its loader.
         features: "scattering" for the scattering features of images.
         scales: How many scales these have.
@@ -92,18 +95,39 @@ class DataPart(StrictPart):
     features: Literal["scattering"] | None = None
     scales: int = Field(default=2, ge=1)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _table(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "table" not in given:
+            return given
+        kept = {name: given[name] for name in ("features", "scales") if name in given}
+        options = {name: value for name, value in given.items() if name not in (*kept, "table")}
+        allowed = [*inspect.signature(DATASETS["table"]).parameters]
+        for name in options:
+            known("option of a table called", str(name), allowed)
+        if "target" not in options:
+            raise ValueError("a table needs 'target': the column to predict")
+        return {"name": "table", "options": {"path": given["table"], **options}, **kept}
+
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return known("data set", name, list(LOADERS))
+        found(DATASETS, name)
+        return name
+
+    @property
+    def title(self) -> str:
+        """What it is called where people read: the file's name for a table."""
+        return Path(str(self.options.get("path"))).name if self.name == "table" else self.name
 
 
 class ModelPart(StrictPart):
-    """Which network, by name, and the options of its builder.
+    """Which network, and the options of its builder.
 
     Attributes:
-        name: Of ``plumbline.models``.
-        options: Of its builder.
+        name: The network.
+        options: Of its builder. ``features`` and ``classes`` are filled in from the data where the
+            builder has them and they are not given.
         centre: The noise multiplier of a mean of the features that is released before the first
             step, and subtracted from them; None subtracts nothing. The budget pays for it.
     """
@@ -115,31 +139,46 @@ class ModelPart(StrictPart):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return known("network", name, list(models.MODELS))
+        found(MODELS, name)
+        return name
 
     @model_validator(mode="after")
     def _can_be_centred(self) -> ModelPart:
-        if self.centre is not None and not models.accepts(self.name, "centred"):
+        if self.centre is not None and "centred" not in parameters_of(found(MODELS, self.name)):
             raise ValueError(f"the network {self.name!r} cannot subtract a mean")
         return self
 
-    def build(self) -> torch.nn.Module:
-        """The network."""
-        centred = {} if self.centre is None else {"centred": True}
-        return models.build(self.name, **self.options, **centred)
+
+class LossPart(StrictPart):
+    """Which loss, one for each record, and its options."""
+
+    name: str = "cross_entropy"
+    options: Options = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        found(LOSSES, name)
+        return name
 
 
 class OptimizerPart(StrictPart):
-    """Which optimizer, and its options."""
+    """Which optimizer, its learning rate and its options."""
 
-    name: Literal["sgd", "adam", "adamw", "nadam"] = "sgd"
+    name: str = "sgd"
     learning_rate: float = Field(gt=0)
     options: Options = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        found(OPTIMIZERS, name)
+        return name
 
     def build(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         """The optimizer of a model's trainable parameters."""
         trainable = [p for p in model.parameters() if p.requires_grad]
-        kind: Any = OPTIMIZERS[self.name]
+        kind: Any = found(OPTIMIZERS, self.name)
         made: torch.optim.Optimizer = kind(trainable, lr=self.learning_rate, **self.options)
         return made
 
@@ -216,20 +255,20 @@ class TunePart(StrictPart):
         return given
 
 
-Origin = Literal["given", "paper", "tuned"]
+Origin = Literal["given", "paper", "tuned", "selected"]
 
 
 class MethodPart(StrictPart):
     """One row of a comparison: a method, its settings, and what it has instead of the recipe's.
 
     Attributes:
-        name: Of ``plumbline.methods``.
+        name: The method.
         label: What it is called in tables; the name by default.
         origin: Where its settings come from. A method may be in a recipe once for each.
         settings: Its arguments.
         learning_rate: Instead of the recipe's.
         optimizer, data, model, averaging: The same, for a row that differs in more than its method.
-        expected_batch_size, epochs: The same; epsilon and delta stay the recipe's.
+        expected_batch_size, epochs, epsilon: The same; delta stays the recipe's.
     """
 
     name: str
@@ -243,14 +282,17 @@ class MethodPart(StrictPart):
     averaging: float | None = Field(default=None, gt=0, lt=1)
     expected_batch_size: int | None = Field(default=None, ge=1)
     epochs: float | None = Field(default=None, gt=0)
+    epsilon: float | None = Field(default=None, gt=0)
 
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return known("method", name.replace("-", "_"), list(REGISTRY))
+        return name if is_object(name) else methods.find(name).name
 
     @model_validator(mode="after")
     def _buildable(self) -> MethodPart:
+        if is_object(self.name):
+            return self
         for setting in self.settings:
             known_setting(self.name, setting)
         try:
@@ -262,8 +304,13 @@ class MethodPart(StrictPart):
     @property
     def title(self) -> str:
         """What it is called in tables: different for every row of a recipe."""
-        name = self.label or self.name
-        return name if self.origin == "given" else f"{name} ({self.origin})"
+        name = self.base if self.origin == "given" else f"{self.base} ({self.origin})"
+        return name if self.epsilon is None else f"{name}, epsilon {self.epsilon:g}"
+
+    @property
+    def base(self) -> str:
+        """What rows share that differ in epsilon, or in where their settings come from."""
+        return self.label or self.name.rpartition(":")[2]
 
     @property
     def own_sizes(self) -> dict[str, Any]:
@@ -277,8 +324,10 @@ class MethodPart(StrictPart):
 
     def build(self) -> Method:
         """The method."""
-        made: Method = getattr(methods, self.name)(**self.settings)
-        return made
+        if is_object(self.name):
+            made: Method = copy.deepcopy(found(methods.METHODS, self.name))
+            return made
+        return methods.find(self.name).make(**self.settings)
 
 
 class Recipe(StrictPart):
@@ -290,9 +339,13 @@ class Recipe(StrictPart):
         model: The network.
         budget: For every private method.
         optimizer: For every method that has no learning rate of its own.
+        loss: One for each record.
         methods: What is compared.
-        seeds: One run of each method for each; a seed splits the data, starts the weights, and
-            draws batches and noise.
+        epsilons: Further epsilons at which every private method is run; the budget's is the one at
+            which methods are tuned and diagnosed.
+        seeds: One run of each method for each; a seed splits the data and starts the weights.
+        noise: "seeded" draws batches and noise from the seed too, so that a run can be repeated bit
+            for bit by whoever knows the seed; "secure" draws them from the operating system.
         baseline: The title of the method that the others are tested against.
         log_every: How many steps lie between logged measurements of the test part.
         averaging: The decay of the averaged weights that are then judged instead of the last.
@@ -308,8 +361,11 @@ class Recipe(StrictPart):
     model: ModelPart
     budget: BudgetPart
     optimizer: OptimizerPart
+    loss: LossPart = LossPart()
     methods: tuple[MethodPart, ...] = Field(min_length=1, strict=False)
+    epsilons: tuple[float, ...] = Field(default=(), strict=False)
     seeds: tuple[int, ...] = Field(min_length=1, strict=False)
+    noise: Literal["seeded", "secure"] = "seeded"
     baseline: str | None = None
     log_every: int = Field(default=200, ge=1)
     averaging: float | None = Field(default=None, gt=0, lt=1)
@@ -326,7 +382,24 @@ class Recipe(StrictPart):
             raise ValueError(f"seeds are {list(self.seeds)}; give each once")
         if self.baseline is not None and self.baseline not in titles:
             raise ValueError(f"baseline is {self.baseline!r}; it must be one of {titles}")
+        if self.epsilons and self.budget.epsilon is None:
+            raise ValueError("epsilons are given beside a noise multiplier; give budget.epsilon")
         return self
+
+    @property
+    def rows(self) -> tuple[MethodPart, ...]:
+        """The methods, and each private one again at every further epsilon."""
+        more = [
+            row.model_copy(update={"epsilon": epsilon})
+            for epsilon in self.epsilons
+            for row in self.methods
+            if epsilon != self.budget.epsilon and row.epsilon is None and row.build().private
+        ]
+        return (*self.methods, *more)
+
+    def toml(self) -> str:
+        """The recipe as a TOML file."""
+        return tomli_w.dumps(_without_none(self.model_dump(mode="json", exclude_defaults=True)))
 
     @classmethod
     def read(cls, path: str | Path) -> Recipe:
@@ -367,19 +440,22 @@ def wrong_fields(error: ValidationError, where: str) -> str:
 
 def known(kind: str, name: str, names: Sequence[str]) -> str:
     """The name, if there is such a thing; else an error that names the nearest."""
-    if name in names:
-        return name
-    near = difflib.get_close_matches(name, names, 1)
-    hint = f" Did you mean {near[0]!r}?" if near else f" There are {', '.join(sorted(names))}."
-    raise ValueError(f"there is no {kind} {name!r}.{hint}")
+    if name not in names:
+        raise ValueError(unknown(kind, name, names))
+    return name
 
 
 def known_setting(method: str, name: str) -> str:
     """The name, if the method has such a setting; else an error that names the nearest."""
-    names = list(inspect.signature(REGISTRY[method].make).parameters)
+    names = parameters_of(methods.find(method).make)
     if not names:
         raise ValueError(f"there is no setting {name!r}: the method '{method}' has no settings.")
     return known(f"setting of the method '{method}' called", name, names)
+
+
+def parameters_of(make: Any) -> list[str]:
+    """The names of a function's parameters; none for an object that is not called."""
+    return list(inspect.signature(make).parameters) if callable(make) else []
 
 
 def require_known(kind: str, name: str, names: Sequence[str]) -> None:
@@ -392,6 +468,13 @@ def require_known(kind: str, name: str, names: Sequence[str]) -> None:
         known(kind, name, names)
     except ValueError as error:
         raise RecipeError(f"{error}") from None
+
+
+def _without_none(value: Any) -> Any:
+    """Plain values without None, for which TOML has no word."""
+    if isinstance(value, dict):
+        return {key: _without_none(part) for key, part in value.items() if part is not None}
+    return [_without_none(part) for part in value] if isinstance(value, list) else value
 
 
 def _short(value: Any) -> bool:

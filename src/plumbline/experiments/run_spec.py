@@ -1,7 +1,8 @@
-"""What one run of a recipe is: a row, a seed, and the name of its folder, which these decide."""
+"""What one run is: a row of a recipe with a seed, and the name of its folder, which these decide."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from dataclasses import dataclass, replace
@@ -9,12 +10,25 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
+from torch import nn
 
+from plumbline import methods
+from plumbline.data import Splits
 from plumbline.experiments.files import RECIPE, FileError, read_json
-from plumbline.experiments.recipe import DataPart, MethodPart, ModelPart, OptimizerPart, Recipe
+from plumbline.experiments.objects import found, is_object, present
+from plumbline.experiments.recipe import (
+    DataPart,
+    MethodPart,
+    ModelPart,
+    OptimizerPart,
+    Recipe,
+    parameters_of,
+)
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method
+from plumbline.models import MODELS
+from plumbline.objectives import LOSSES
 from plumbline.training.moments import mean_release
 
 
@@ -28,7 +42,7 @@ class RunSpec:
         seed: Which of its seeds.
         held_out: The share of the training records that the run is judged on instead of the test
             part, and not trained on; 0 for a run that is judged on the test part.
-        noise_seed: Of batches and noise where it is not ``seed``; None draws them securely.
+        noise_seed: Of batches and noise; "own" is what the recipe says, None draws them securely.
     """
 
     recipe: Recipe
@@ -62,7 +76,9 @@ class RunSpec:
     @property
     def random_seed(self) -> int | None:
         """Of batches and noise; None draws them securely."""
-        return self.seed if self.noise_seed == "own" else self.noise_seed
+        if self.noise_seed != "own":
+            return self.noise_seed
+        return None if self.recipe.noise == "secure" else self.seed
 
     @property
     def before(self) -> tuple[StepRelease, ...]:
@@ -77,6 +93,7 @@ class RunSpec:
         return {
             "data": _short(self.data),
             "model": _short(self.model),
+            "loss": _short(self.recipe.loss),
             "budget": _short(self.recipe.budget),
             "optimizer": _short(self.optimizer),
             "averaging": self.averaging,
@@ -86,6 +103,7 @@ class RunSpec:
             "seed": self.seed,
             "held_out": self.held_out,
             "noise_seed": self.noise_seed,
+            "noise": self.recipe.noise,
         }
 
     @property
@@ -100,31 +118,66 @@ class RunSpec:
         title = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.method.title)
         return f"{title}-seed{self.seed}-{digest}"
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values, for another process."""
-        return {
-            "recipe": self.recipe.model_dump(mode="json"),
-            "method": self.method.model_dump(mode="json"),
-            "seed": self.seed,
-            "held_out": self.held_out,
-            "noise_seed": self.noise_seed,
-        }
+    def build_model(self, splits: Splits) -> nn.Module:
+        """The network, for the data: a copy of a module that was given, else built anew."""
+        made = present(MODELS, self.model.name)
+        if isinstance(made, nn.Module):
+            return copy.deepcopy(made)
+        built: nn.Module = made(**self.model_options(splits))
+        return built
 
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> RunSpec:
-        """From ``to_json``."""
-        recipe, method = Recipe.of(fields["recipe"]), MethodPart.model_validate(fields["method"])
-        return cls(recipe, method, fields["seed"], fields["held_out"], fields["noise_seed"])
+    def model_options(self, splits: Splits) -> dict[str, Any]:
+        """The options of the network's builder, with what follows from the data."""
+        part = self.model
+        options = part.options if part.centre is None else {**part.options, "centred": True}
+        sizes = {"features": len(splits.features), "classes": len(splits.classes)}
+        accepted = parameters_of(found(MODELS, part.name))
+        filled = {name: size for name, size in sizes.items() if size and name in accepted}
+        return {**filled, **options}
+
+    def method_settings(self, groups: int) -> dict[str, Any]:
+        """The method's settings, with the groups' values where it treats groups differently."""
+        row = self.method
+        accepts = not is_object(row.name) and "groups" in parameters_of(methods.find(row.name).make)
+        filled = {"groups": list(range(groups))} if accepts and groups else {}
+        return {**filled, **row.settings}
+
+    def build_method(self, groups: int) -> Method:
+        """The method, for data of so many groups."""
+        return self.method.model_copy(update={"settings": self.method_settings(groups)}).build()
+
+    def build_loss(self) -> Any:
+        """One loss for each record: a function of output and target, or of model and batch."""
+        part = self.recipe.loss
+        made = present(LOSSES, part.name)
+        return made(**part.options) if isinstance(made, type) or part.options else made
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of one run."""
+    path = folder / RECIPE
+    return path.is_file() and "methods" not in read_json(path)
 
 
 def read_spec(folder: Path) -> RunSpec:
     """What was run in a folder, from its settings.
 
     Raises:
-        FileError: If they are damaged.
+        FileError: If it is not a run's folder, or the settings are damaged.
         RecipeError: If they make no recipe.
     """
     path = folder / RECIPE
+    if not path.is_file():
+        old = (folder / "settings.json").is_file()
+        raise FileError(
+            f"{folder} is not the folder of a run: it has no {RECIPE}. "
+            + (
+                "It was made by an earlier version of Plumbline, whose runs on tables are no longer "
+                "read; make the run again."
+                if old
+                else "`plumbline train` and `plumbline compare` make such folders."
+            )
+        )
     fields = read_json(path)
     known = {name: fields[name] for name in Recipe.model_fields if fields.get(name) is not None}
     rows = {"methods": [fields.get("method")], "seeds": [fields.get("seed")], "baseline": None}
@@ -145,6 +198,8 @@ def budget_of(spec: RunSpec, method: Method, records: int) -> Budget:
     """
     part = spec.recipe.budget
     given = spec.method.own_sizes
+    if spec.method.epsilon is not None:
+        part = part.model_copy(update={"epsilon": spec.method.epsilon, "noise_multiplier": None})
     if not given and (method.unbounded_reason is None or part.noise_multiplier is not None):
         return part.budget()
 

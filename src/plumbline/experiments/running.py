@@ -1,8 +1,9 @@
-"""One run of a recipe: a method, a seed, a folder.
+"""One run: data, a model, a loss, a method, a budget, an optimizer and a seed, in a folder.
 
 The folder holds the recipe as run, versions, the metrics along the way, the ledger, the checkpoint,
-the privacy statement, a manifest of all these and the result. A run that was interrupted goes on
-from its checkpoint; one that is finished is not repeated. The result is written last, in one piece.
+the encoding of a table, the privacy statement, a manifest of all these and the result. A run that
+was interrupted goes on from its checkpoint; one that is finished is not repeated. The result is
+written last, in one piece.
 """
 
 from __future__ import annotations
@@ -15,30 +16,31 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from plumbline.data import Splits
 from plumbline.experiments.centring import centre
+from plumbline.experiments.data_identity import keep_identity
 from plumbline.experiments.files import (
     CHECKPOINT,
+    ENCODING,
     LEDGER,
     RECIPE,
     VERSIONS,
     make_folder,
     write_json,
 )
-from plumbline.experiments.loading import judged, load_data
+from plumbline.experiments.loading import evaluate_run, load_data
 from plumbline.experiments.metrics_log import MetricsLog
 from plumbline.experiments.probing import Probing
-from plumbline.experiments.results import RunResult, finish, read_result, versions
+from plumbline.experiments.run_result import RunResult, finish, read_result, versions
 from plumbline.experiments.run_spec import RunSpec, budget_of
 from plumbline.mechanism.ledger import Ledger
 from plumbline.training import Private, make_private, resume
 from plumbline.training.checkpoint_file import remove_pair
 from plumbline.training.distributed import Ranks
 from plumbline.training.fitting import StepInfo
+from plumbline.training.tensorboard import TensorBoard
 
-LOSS = nn.CrossEntropyLoss(reduction="none")
 _SAVE_SECONDS, _SAVE = 20.0, "save"
 _RESERVE = 50  # steps charged at a time: a disk may take longer to be sure than a step takes
 
@@ -47,57 +49,97 @@ def run(
     spec: RunSpec,
     root: str | os.PathLike[str],
     on_progress: Callable[[int, int], None] | None = None,
+    *,
+    ledger: str | os.PathLike[str] | None = None,
+    tensorboard: bool = False,
 ) -> RunResult:
     """Makes the run in its folder below ``root``, or reads its result if it is finished.
 
-    Where several processes make the run, all call this, and the first one has the folder.
+    Where several processes make the run, all call this, and the first one has the folder. Ctrl-C
+    ends it after the step, which is saved.
 
     Args:
         spec: What to run.
         root: The folder of the experiment.
         on_progress: Called with (done, total) after each step.
+        ledger: Where it is charged; by default a ledger in its folder.
+        tensorboard: Whether to log to TensorBoard, in the folder.
+
+    Raises:
+        OtherData: If the folder's run was started on other data.
+        KeyboardInterrupt: If it was interrupted.
     """
     folder, ranks = Path(root) / spec.folder, Ranks.here()
     with ranks.failing_together():
-        finished = ranks.from_first("the result", lambda: read_result(folder))
+        finished = ranks.from_first("the result", lambda: _finished(spec, folder))
         if finished is not None:
-            if ranks.first:  # of a run that was killed when it had just ended
-                remove_pair(folder / CHECKPOINT)
             return finished
         with _one_thread():
             if not ranks.first:
                 _share_made(spec, folder)
-            return ranks.from_first("the end", lambda: _made(spec, folder, on_progress))
+            book = folder / LEDGER if ledger is None else Path(ledger)
+            return ranks.from_first(
+                "the end", lambda: _made(spec, folder, book, on_progress, tensorboard)
+            )
 
 
-def _made(spec: RunSpec, folder: Path, on_progress: Callable[[int, int], None] | None) -> RunResult:
+def _finished(spec: RunSpec, folder: Path) -> RunResult | None:
+    found = read_result(folder)
+    if found is not None:
+        keep_identity(folder, spec)
+        remove_pair(folder / CHECKPOINT)  # of a run that was killed when it had just ended
+    return found
+
+
+def _made(
+    spec: RunSpec,
+    folder: Path,
+    book: Path,
+    on_progress: Callable[[int, int], None] | None,
+    tensorboard: bool,
+) -> RunResult:
+    splits = load_data(spec)
     make_folder(folder)
+    keep_identity(folder, spec)
     write_json(folder / RECIPE, {**spec.facts, "name": spec.recipe.name})
     write_json(folder / VERSIONS, versions())
-    splits = load_data(spec)
-    with Ledger.open(folder / LEDGER, reserve=_RESERVE) as ledger:
+    if splits.encoding is not None:
+        write_json(folder / ENCODING, splits.encoding.to_json())
+    with Ledger.open(book, reserve=_RESERVE) as ledger:
         private = started(spec, splits, ledger, folder / CHECKPOINT)
         # A run that is killed before its first checkpoint would not be known again, if it is secure
         # or goes on with another number of processes.
         private.save(folder / CHECKPOINT)
-        log = _Log(private, splits, folder, spec.recipe.log_every, on_progress)
+        board = (
+            TensorBoard(folder / "tensorboard", first=private.steps_done) if tensorboard else None
+        )
+        log = _Log(private, splits, folder, spec.recipe.log_every, on_progress, board)
         probing = Probing.of(spec, private, splits, folder) if spec.recipe.probe else None
-        private.fit([log, probing] if probing else [log], progress=False)
+        callbacks = [one for one in (log, probing, board) if one is not None]
+        try:
+            private.fit(callbacks, progress=False)
+        finally:
+            if board is not None:
+                board.close()
+        private.save(folder / CHECKPOINT)  # should the evaluation be interrupted, nothing is lost
         if private.steps_done < private.stop:  # fit stops in good order when interrupted
-            private.save(folder / CHECKPOINT)
-            raise KeyboardInterrupt
-        report = judged(private, splits)
+            raise KeyboardInterrupt(f"after step {private.steps_done:,} of {private.stop:,}")
+        report = evaluate_run(private, splits)
         if probing:
             probing.finish(private)
         result = RunResult(
             method=spec.method.title,
             seed=spec.seed,
             epsilon=private.epsilon(exact=True),
+            delta=private.plan.delta,
+            noise_multiplier=private.plan.noise_multiplier,
             steps=private.steps_done,
             seconds=log.rows.seconds,
             report=report,
             statement=private.statement(),
             folder=spec.folder,
+            model={"name": spec.model.name, "options": spec.model_options(splits)},
+            settings=spec.method_settings(len(splits.groups)),
         )
         private.close()
     with private.averaged() if spec.averaging is not None else nullcontext(private.model) as model:
@@ -117,8 +159,8 @@ def _share_made(spec: RunSpec, folder: Path) -> None:
     private = started(spec, load_data(spec), None, folder / CHECKPOINT)
     private.save(folder / CHECKPOINT)
     private.fit([lambda *_: _save_if_wished(private, folder)], progress=False)
+    private.save(folder / CHECKPOINT)
     if private.steps_done < private.stop:
-        private.save(folder / CHECKPOINT)
         raise KeyboardInterrupt
     private.close()
 
@@ -154,17 +196,17 @@ def started(
         checkpoint: Where it goes on from, if there is such a file.
     """
     torch.manual_seed(spec.seed)
-    model = spec.model.build()
-    method = spec.method.build()
+    model = spec.build_model(splits)
+    method = spec.build_method(len(splits.groups))
     settings: dict[str, Any] = {
-        "loss": LOSS,
+        "loss": spec.build_loss(),
         "method": method,
         "budget": budget_of(spec, method, len(splits.train)),
         "accountant": spec.recipe.budget.accountant,
         "relation": spec.recipe.budget.relation,
         "sensitive_features": splits.train.sensitive_features,
         "seed": spec.random_seed,
-        "deterministic": True,
+        "deterministic": spec.random_seed is not None,
         "ledger": ledger,
         "averaging": spec.averaging,
         "before": spec.before,
@@ -198,12 +240,20 @@ class _Log:
         self._saved = time.monotonic()
 
     def after_step(self, private: Private, info: StepInfo) -> None:
-        """Logs, saves, tells."""
+        """Reports progress, logs and saves where it is due."""
         if self._on_progress is not None:
             self._on_progress(info.step, info.steps)
         if info.step % self._every == 0 or info.step == info.steps:
-            self.rows.add(info, judged(private, self._splits))
+            self._measured(private, info)
         if time.monotonic() - self._saved > _SAVE_SECONDS and info.step < info.steps:
             private.ranks.wish(_SAVE)
         if _save_if_wished(private, self._folder):
             self._saved = time.monotonic()
+
+    def _measured(self, private: Private, info: StepInfo) -> None:
+        report = evaluate_run(private, self._splits)
+        self.rows.add(info, report)
+        if self._board is not None:
+            values = {name: report.overall[name] for name in ("accuracy", "loss")}
+            numbers = {f"held out/{k}": v for k, v in values.items() if isinstance(v, float)}
+            self._board.add(info.step, numbers)

@@ -16,22 +16,31 @@ import os
 import shutil
 import tempfile
 import textwrap
+import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from plumbline.data import Splits
-from plumbline.experiments.files import LEDGER, MODEL, RESULT, STATEMENT, write_json, write_text
+from plumbline.experiments.files import (
+    ENCODING,
+    LEDGER,
+    MODEL,
+    RECIPE,
+    RESULT,
+    STATEMENT,
+    make_folder,
+    write_json,
+    write_text,
+)
 from plumbline.experiments.loading import load_data, measure
 from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
-from plumbline.experiments.results import RunResult, write_model
+from plumbline.experiments.run_result import RunResult, write_model
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
 from plumbline.experiments.tuning import candidate, score_of, space_of
-from plumbline.fairness import GroupReport, to_json
 from plumbline.mechanism.accountant import Releases
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.ledger import Ledger
@@ -51,22 +60,14 @@ class Selected:
 
     Attributes:
         row: Its settings.
-        epsilon: Of the whole selection.
-        delta: At which.
         score: Its noisy number of right predictions on the records held out, divided by how many
             these are on average; noise and luck can bring it above 1.
-        report: Its metrics on the test part.
-        statement: The guarantee in words.
-        folder: Where its weights, result and statement are.
+        result: What came of it, with the epsilon and the statement of the whole selection.
     """
 
     row: MethodPart
-    epsilon: float
-    delta: float
     score: float
-    report: GroupReport
-    statement: str
-    folder: str
+    result: RunResult
 
 
 def select(
@@ -84,7 +85,7 @@ def select(
         recipe: Data, network, optimizer and steps; of its budget delta and, unless the row has its
             own, the number of steps and the batch size.
         title: Which of its rows.
-        folder: Where the winner is kept.
+        folder: The folder of the experiment, in which the winner has a run's folder.
         epsilon: What the whole selection may cost, at the recipe's delta.
         mean: How many candidates there are on average.
         seed: Makes everything reproducible, for whoever knows the seed; by default it is secure.
@@ -108,8 +109,10 @@ def select(
     plan = budget.budget().resolve(len(splits.train), accountant=budget.accountant)
     expected = max(1, round(spec.held_out * (len(splits.train) + len(splits.test))))
 
+    method, began = spec.build_method(len(splits.groups)), time.monotonic()
+
     def trained_at(noise: float) -> list[tuple[StepRelease, int]]:
-        step = StepRelease(sampling=plan.release.sampling, queries=row.build().queries(noise))
+        step = method.release(noise, plan.release.sampling)
         return [*((one, 1) for one in spec.before), (step, plan.steps)]
 
     def releases_at(noise: float) -> Releases:
@@ -139,24 +142,34 @@ def select(
             else:
                 shutil.rmtree(home)
         assert best is not None  # there is at least one candidate
-        model = spec.model.build()
+        model = spec.build_model(splits)
         model.load_state_dict(torch.load(best[2], weights_only=True))
-    tested = load_data(replace(spec, held_out=0.0))
-    kept = Path(folder)
-    kept.mkdir(parents=True, exist_ok=True)
-    selected = Selected(
-        row=best[1],
+    chosen = best[1].model_copy(update={"origin": "selected"})
+    winner = RunSpec(recipe, chosen, spec.seed, noise_seed=seed)
+    tested = load_data(winner)
+    kept = Path(folder) / winner.folder
+    make_folder(kept)
+    result = RunResult(
+        method=chosen.title,
+        seed=spec.seed,
         epsilon=spent,
         delta=plan.delta,
-        score=best[0],
+        noise_multiplier=noise,
+        steps=plan.steps,
+        seconds=time.monotonic() - began,
         report=measure(model, tested.test, tested.groups),
-        statement=_statement(spent, plan, noise, count, best[1], splits, seed is not None),
-        folder=str(kept),
+        statement=_statement(spent, plan, noise, count, chosen, splits, seed is not None),
+        folder=winner.folder,
+        model={"name": spec.model.name, "options": spec.model_options(splits)},
+        settings=winner.method_settings(len(splits.groups)),
     )
+    if splits.encoding is not None:
+        write_json(kept / ENCODING, splits.encoding.to_json())
+    write_json(kept / RECIPE, {**winner.facts, "name": recipe.name})
     write_model(model, kept / MODEL)
-    write_text(kept / STATEMENT, selected.statement + "\n")
-    write_json(kept / RESULT, _plain(selected))
-    return selected
+    write_text(kept / STATEMENT, result.statement + "\n")
+    write_json(kept / RESULT, result.to_json())
+    return Selected(chosen, best[0], result)
 
 
 def _at_noise(recipe: Recipe, row: MethodPart, noise: float) -> Recipe:
@@ -241,17 +254,3 @@ def _statement(
     if seeded:
         paragraphs.append("The randomness comes from a seed: who knows the seed knows the noise.")
     return "\n\n".join(textwrap.fill(paragraph, 88) for paragraph in paragraphs)
-
-
-def _plain(selected: Selected) -> dict[str, Any]:
-    return {
-        "row": selected.row.model_dump(mode="json"),
-        "epsilon": selected.epsilon,
-        "delta": selected.delta,
-        "score": selected.score,
-        "report": {
-            "overall": to_json(selected.report.overall),
-            "by_group": to_json(selected.report.by_group),
-        },
-        "statement": selected.statement,
-    }

@@ -2,7 +2,7 @@
 
 A comparison that tunes its methods unequally measures the tuning. Each row of a recipe is searched
 over its own declared space: the learning rate, the clipping bound where it has one, and the
-method's own knobs (``plumbline.methods.spaces``). The first trial is the settings that the recipe
+method's own knobs (``plumbline.spaces``). The first trial is the settings that the recipe
 gives, so that tuning never does worse on the validation part than not tuning. The same command
 started again repeats nothing: trials are runs with folders of their own, and the search is seeded.
 
@@ -20,15 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plumbline import methods
 from plumbline.experiments.files import make_folder, write_json, write_text
 from plumbline.experiments.linear_baseline import with_simple_row
+from plumbline.experiments.objects import is_object
 from plumbline.experiments.pool import OnProgress, Progress, Workers
 from plumbline.experiments.recipe import MethodPart, Recipe, TunePart
-from plumbline.experiments.results import RunResult
+from plumbline.experiments.run_result import RunResult
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import GroupReport, Undefined, to_json
-from plumbline.methods import REGISTRY
-from plumbline.methods.spaces import LogBetween, Space
+from plumbline.spaces import LogBetween, Space
 
 NOT_COVERED = (
     "the choice of settings by trials on private records: epsilon covers each run, not the search"
@@ -96,8 +97,6 @@ class Tuning:
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Writes tuning.json and the tuned recipe, tuned.toml, whose path is returned."""
-        import tomli_w
-
         root = Path(folder)
         make_folder(root)
         found = {
@@ -109,8 +108,7 @@ class Tuning:
             "sensitivity": {title: vars(one) for title, one in self.sensitivity.items()},
         }
         write_json(root / "tuning.json", to_json(found))
-        fields = self.recipe.model_dump(mode="json", exclude_defaults=True)
-        write_text(root / "tuned.toml", tomli_w.dumps(fields))
+        write_text(root / "tuned.toml", self.recipe.toml())
         return root / "tuned.toml"
 
     def __str__(self) -> str:
@@ -136,7 +134,7 @@ def tune(
     recipe: Recipe,
     folder: str | os.PathLike[str],
     *,
-    workers: int | None = None,
+    workers: int | Workers | None = None,
     on_progress: OnProgress | None = None,
 ) -> Tuning:
     """Searches settings for every row of a recipe, as its ``tune`` part says.
@@ -144,28 +142,30 @@ def tune(
     Args:
         recipe: Whose rows.
         folder: Where the trials' runs are kept.
-        workers: How many runs at a time; one for each core by default.
+        workers: How many runs at a time, one for each core by default; or processes.
         on_progress: Called with a `Progress` now and then.
     """
     recipe = with_simple_row(recipe)
     rows = [row for row in recipe.methods if row.origin != "tuned"]
     found: dict[str, tuple[Trial, ...]] = {}
     sensitivity: dict[str, Sensitivity] = {}
-    methods: list[MethodPart] = []
+    tuned: list[MethodPart] = []
     total = len(rows) * recipe.tune.trials * len(recipe.tune.seeds)
-    with Workers(workers) as pool:
+    with Workers.of(workers) as pool:
         for place, row in enumerate(rows):
             before = place * recipe.tune.trials * len(recipe.tune.seeds)
             search = _Search(recipe, row, Path(folder), pool, _shifted(on_progress, before, total))
             found[row.title], sensitivity[row.title] = search.run()
-            methods += [row, search.tuned()]
-    return Tuning(recipe.model_copy(update={"methods": tuple(methods)}), found, sensitivity)
+            tuned += [row, search.tuned()]
+    return Tuning(recipe.model_copy(update={"methods": tuple(tuned)}), found, sensitivity)
 
 
 def space_of(row: MethodPart, tune: TunePart) -> dict[str, Space]:
     """What is searched for a row: the learning rate, the clip if it has one, its own knobs."""
-    entry = REGISTRY[row.name]
     space: dict[str, Space] = {RATE: LogBetween(*tune.learning_rate)}
+    if is_object(row.name):
+        return space
+    entry = methods.find(row.name)
     if entry.clips:
         space["clip"] = LogBetween(*tune.clip)
     return {**space, **entry.search}

@@ -1,13 +1,22 @@
-"""The networks of paper 004, section 6.1, for tables: an MLP for Adult, one layer for Dutch.
-
-And a linear model on Adult with steps (``data.load("adult", scaling="steps")``), which does better.
-"""
+"""Networks for tables: an MLP and a linear model for any, and those of paper 004, section 6.1."""
 
 from __future__ import annotations
 
 from torch import nn
 
 from plumbline.models.registry import model
+
+
+@model("mlp")
+def mlp(*, features: int, classes: int, hidden: int = 64) -> nn.Module:
+    """Two hidden layers with tanh, ``[B, features]`` to logits ``[B, classes]``."""
+    return adult_mlp(features=features, hidden=hidden, classes=classes)
+
+
+@model("linear")
+def linear(*, features: int, classes: int) -> nn.Module:
+    """One layer, ``[B, features]`` to logits ``[B, classes]``."""
+    return nn.Linear(features, classes)
 
 
 @model("adult-mlp")
@@ -20,12 +29,6 @@ def adult_mlp(*, features: int = 98, hidden: int = 256, classes: int = 2) -> nn.
         nn.Tanh(),
         nn.Linear(hidden, classes),
     )
-
-
-@model("adult-linear")
-def adult_linear(*, features: int = 150, classes: int = 2) -> nn.Module:
-    """150-2, ``[B, features]`` to logits: 302 parameters."""
-    return nn.Linear(features, classes)
 
 
 @model("dutch-linear")

@@ -46,6 +46,11 @@ NOTES: dict[str, Note] = {
         "are wide, as they should be. A seed splits the data, starts the weights, and draws "
         "batches and noise.",
     ),
+    "epsilons": Note(
+        "Accuracy against epsilon",
+        "Every private method at every epsilon, with the settings that were found at the middle one. "
+        "Bars are 95% intervals over seeds.",
+    ),
     "cost": Note(
         "What it costs, and whom",
         "The privacy cost of a group is the accuracy it loses to private training (paper 004, Eq. "

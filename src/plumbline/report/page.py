@@ -106,9 +106,8 @@ def _hero(study: Study) -> str:
     kind = "One run" if study.single else "A comparison"
     count = len(study.titles)
     methods = "1 method" if count == 1 else f"{count} methods"
-    facts = f"{recipe.data.name} · {recipe.model.name} · {methods}"
-    if study.command is None:
-        facts += " · 1 seed" if study.seeds == 1 else f" · {study.seeds} seeds"
+    facts = f"{recipe.data.title} · {recipe.model.name} · {methods}"
+    facts += " · 1 seed" if study.seeds == 1 else f" · {study.seeds} seeds"
     first, *rest = verdict.words(study)
     more = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in rest)
     tiles = "".join(

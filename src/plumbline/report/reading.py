@@ -1,7 +1,7 @@
 """What a page is made from: the recipe, the finished runs, and what they recorded, read once.
 
-A folder is a comparison's (a recipe and the folders of its runs) or that of one run, of a recipe or
-on a table of one's own. Only finished runs count, and only seeds that every method has finished:
+A folder is a comparison's (a recipe and the folders of its runs) or that of one run. Only finished
+runs count, and only seeds that every method has finished:
 pairs of seeds are what tests and costs are made of. What is left out is said.
 """
 
@@ -10,25 +10,19 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from plumbline.experiments.comparing import Comparison, MethodRow, table_of
-from plumbline.experiments.files import METRICS, RECIPE, RESULT, SETTINGS, VERSIONS, read_rows
+from plumbline.experiments.comparing import ComparisonTable, MethodRow, table_of
+from plumbline.experiments.files import METRICS, RECIPE, RESULT, VERSIONS, read_rows
 from plumbline.experiments.probing import DIAGNOSTICS, FINAL_FILE
-from plumbline.experiments.recipe import (
-    BudgetPart,
-    DataPart,
-    MethodPart,
-    ModelPart,
-    OptimizerPart,
-    Recipe,
-)
-from plumbline.experiments.results import RunResult, read_report, read_result
+from plumbline.experiments.recipe import MethodPart, Recipe
+from plumbline.experiments.run_result import RunResult, read_result
 from plumbline.experiments.run_spec import RunSpec, read_spec
-from plumbline.experiments.verification.claims import read_claim
+from plumbline.experiments.together import Total, total_cost
 
 TUNING = "tuning.json"
 NONPRIVATE = "nonprivate"
@@ -63,23 +57,29 @@ class Study:
         runs: The runs of each method, by its title, in the order of the seeds.
         tuning: The trials that tuned the methods, if there are any.
         single: Whether it is one run.
+        folder: Where it was read from.
         left_out: What the recipe has and the page has not, in words.
-        command: That makes the run again, where no recipe does.
     """
 
     recipe: Recipe
-    table: Comparison
+    table: ComparisonTable
     runs: Mapping[str, tuple[Run, ...]]
     tuning: Mapping[str, Any] | None
     single: bool
+    folder: Path
     left_out: tuple[str, ...] = ()
-    command: str | None = None
 
     @property
     def titles(self) -> list[str]:
-        """The methods' titles: the recipe's order, rows of one method beside each other."""
-        order = list(dict.fromkeys(self.base(title) for title in self.runs))
-        return sorted(self.runs, key=lambda title: order.index(self.base(title)))
+        """The methods' titles at the budget's epsilon, rows of one method beside each other."""
+        shown = [title for title in self.runs if self.part(title).epsilon is None]
+        order = list(dict.fromkeys(self.base(title) for title in shown))
+        return sorted(shown, key=lambda title: order.index(self.base(title)))
+
+    @property
+    def epsilons(self) -> list[float]:
+        """The epsilons at which methods were run, ascending; empty where there is one."""
+        return sorted({*self.recipe.epsilons, self.recipe.budget.epsilon or 0.0} - {0.0})
 
     @property
     def private(self) -> list[str]:
@@ -92,14 +92,39 @@ class Study:
         groups = list(self.table.rows[0].seeds.by_group)
         return groups if len(groups) > 1 else []
 
+    @cached_property
+    def total(self) -> Total | None:
+        """What all runs of a comparison have cost together; None for one run."""
+        budget = self.recipe.budget
+        if self.single:
+            return None
+        return total_cost(
+            self.folder,
+            delta=budget.delta,
+            accountant=budget.accountant,
+            relation=budget.relation,
+        )
+
     @property
     def seeds(self) -> int:
         """How many seeds there are."""
         return len(self.recipe.seeds)
 
+    def at_epsilons(self, title: str) -> dict[float, str]:
+        """The rows of a method by epsilon, ascending: the same settings at each."""
+        own = self.part(title)
+        if title not in self.private:
+            return {self.recipe.budget.epsilon or 0.0: title}
+        found = {
+            row.epsilon or self.recipe.budget.epsilon or 0.0: row.title
+            for row in self.recipe.rows
+            if row.model_copy(update={"epsilon": None}) == own and row.title in self.runs
+        }
+        return dict(sorted(found.items()))
+
     def part(self, title: str) -> MethodPart:
         """A row of the recipe."""
-        return next(method for method in self.recipe.methods if method.title == title)
+        return next(row for row in self.recipe.rows if row.title == title)
 
     def spec(self, title: str) -> RunSpec:
         """The row's first run, which knows what it has instead of the recipe's."""
@@ -111,8 +136,7 @@ class Study:
 
     def base(self, title: str) -> str:
         """What rows of one method that differ in where their settings come from share."""
-        part = self.part(title)
-        return part.label or part.name
+        return self.part(title).base
 
     def is_free(self, title: str) -> bool:
         """Whether it is the non-private method."""
@@ -131,6 +155,12 @@ class Study:
         ]
         return sorted(found, key=self.is_free)
 
+    def with_readings(self, title: str, readings: Sequence[dict[str, Any]]) -> Study:
+        """The study with other readings of a method's first run."""
+        first, *rest = self.runs[title]
+        changed = (replace(first, readings=tuple(readings)), *rest)
+        return replace(self, runs={**self.runs, title: changed})
+
 
 def read(folder: str | os.PathLike[str]) -> Study:
     """Reads a comparison's folder, or a run's.
@@ -140,12 +170,10 @@ def read(folder: str | os.PathLike[str]) -> Study:
     """
     root = Path(folder)
     path = root / RECIPE
-    if (root / SETTINGS).is_file():
-        return _own(root)
     if not path.is_file():
         raise ValueError(
-            f"{root} has neither {RECIPE} nor {SETTINGS}; give the folder of a comparison or of a "
-            "run, as `plumbline compare` and `plumbline train` leave it behind."
+            f"{root} has no {RECIPE}; give the folder of a comparison or of a run, as `plumbline "
+            "compare` and `plumbline train` leave it behind."
         )
     fields = json.loads(path.read_text(encoding="utf-8"))
     if "methods" in fields:
@@ -155,11 +183,11 @@ def read(folder: str | os.PathLike[str]) -> Study:
 
 def _comparison(recipe: Recipe, root: Path) -> Study:
     finished: dict[str, dict[int, Path]] = {}
-    for method in recipe.methods:
-        folders = {seed: root / RunSpec(recipe, method, seed).folder for seed in recipe.seeds}
+    for row in recipe.rows:
+        folders = {seed: root / _folder(recipe, row, seed) for seed in recipe.seeds}
         done = {seed: folder for seed, folder in folders.items() if (folder / RESULT).is_file()}
         if done:
-            finished[method.title] = done
+            finished[row.title] = done
     if not finished:
         raise ValueError(f"{root} has no finished run yet; start the comparison again to go on.")
     seeds = [seed for seed in recipe.seeds if all(seed in done for done in finished.values())]
@@ -172,55 +200,38 @@ def _comparison(recipe: Recipe, root: Path) -> Study:
     shown = recipe.model_copy(
         update={
             "methods": tuple(one for one in recipe.methods if one.title in finished),
+            "epsilons": tuple(
+                epsilon
+                for epsilon in recipe.epsilons
+                if all(row.title in finished for row in recipe.rows if row.epsilon == epsilon)
+            ),
             "seeds": tuple(seeds),
             "baseline": recipe.baseline if recipe.baseline in finished else None,
         }
     )
-    runs = {title: tuple(_run(done[seed]) for seed in seeds) for title, done in finished.items()}
+    kept = {row.title for row in shown.rows}
+    runs = {
+        title: tuple(_run(done[seed]) for seed in seeds)
+        for title, done in finished.items()
+        if title in kept
+    }
     table = table_of(shown, [run.result for own in runs.values() for run in own])
-    return Study(shown, table, runs, _json(root / TUNING), False, left_out)
+    return Study(shown, table, runs, _json(root / TUNING), False, root, left_out)
 
 
 def _single(root: Path) -> Study:
     _require_finished(root)
     recipe, run = read_spec(root).recipe, _run(root)
     table = table_of(recipe, [run.result])
-    return Study(recipe, table, {run.result.method: (run,)}, None, True)
+    return Study(recipe, table, {run.result.method: (run,)}, None, True, root)
 
 
-def _own(root: Path) -> Study:
-    """A run on a table of one's own, with as much of a recipe as it has."""
-    _require_finished(root)
-    claim = read_claim(root)
-    settings, stored = claim.settings, claim.result or {}
-    network = stored["model"]
-    method = MethodPart(name=settings["method"], settings=settings["method_settings"])
-    budget = {name: settings[name] for name in BudgetPart.model_fields if name in settings}
-    rate, seed = settings["learning_rate"], settings["seed"]
-    # Not validated: no loader has the name of a person's own file.
-    recipe = Recipe.model_construct(
-        name=root.name,
-        data=DataPart.model_construct(name=Path(settings["data"]).name),
-        model=ModelPart.model_construct(name=network["name"], options=network["options"]),
-        budget=BudgetPart(**budget),
-        optimizer=OptimizerPart(name=settings["optimizer"], learning_rate=rate),
-        methods=(method,),
-        seeds=(0 if seed is None else seed,),
-        baseline=None,
-    )
-    result = RunResult(
-        method=method.title,
-        seed=recipe.seeds[0],
-        epsilon=float(stored["epsilon"]),
-        steps=stored["steps"],
-        seconds=stored["seconds"],
-        report=read_report(stored["report"]),
-        statement=stored["statement"],
-        folder=root.name,
-    )
-    runs = {method.title: (_with_files(result, root),)}
-    command = stored.get("command", "")
-    return Study(recipe, table_of(recipe, [result]), runs, None, True, command=command)
+def _folder(recipe: Recipe, row: MethodPart, seed: int) -> str:
+    """A run's folder; one that was selected privately has no seed of its noise."""
+    if row.origin != "selected":
+        return RunSpec(recipe, row, seed).folder
+    own = "own" if recipe.noise == "seeded" else None
+    return RunSpec(recipe, row, seed, noise_seed=seed if own else None).folder
 
 
 def _require_finished(root: Path) -> None:
@@ -231,10 +242,6 @@ def _require_finished(root: Path) -> None:
 def _run(folder: Path) -> Run:
     result = read_result(folder)
     assert result is not None  # the caller has looked
-    return _with_files(result, folder)
-
-
-def _with_files(result: RunResult, folder: Path) -> Run:
     return Run(
         result=result,
         metrics=tuple(read_rows(folder / METRICS)),
@@ -249,7 +256,7 @@ def _left_out(
 ) -> tuple[str, ...]:
     said = [
         f"{method.title} has no finished run yet"
-        for method in recipe.methods
+        for method in recipe.rows
         if method.title not in finished
     ]
     missing = [seed for seed in recipe.seeds if seed not in seeds]

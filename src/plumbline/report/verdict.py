@@ -31,6 +31,7 @@ def words(study: Study) -> list[str]:
         _clipping(study),
         _best(study),
         _unprotected(study),
+        _together(study),
         _left_out(study),
     ]
     return [one for one in said if one]
@@ -292,6 +293,15 @@ def _significance(study: Study, first: str, title: str) -> str:
         )
     how = f"p = {p:.3f}, Wilcoxon's test over {study.seeds} seeds with Holm's correction"
     return f" ({how})" if p <= SIGNIFICANT else f", which is not significant ({how})"
+
+
+def _together(study: Study) -> str:
+    """What all runs have cost, where there are more than the table shows or than one."""
+    total = study.total
+    if total is None or total.private < 2:
+        return ""
+    tuned = " Tuning on private records costs privacy too." if study.tuning is not None else ""
+    return f"{total}{tuned}"
 
 
 def _unprotected(study: Study) -> str:

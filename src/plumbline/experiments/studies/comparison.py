@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plumbline.experiments.comparing import Comparison, MethodRow, compare
+from plumbline.experiments.comparing import ComparisonTable, MethodRow, compare
 from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import Recipe
 from plumbline.experiments.studies.base import Measured, Measurements, study
@@ -35,7 +35,7 @@ def comparison(
 
 
 def measurements(
-    table: Comparison, folder: Path, pair: Sequence[str] | None = None
+    table: ComparisonTable, folder: Path, pair: Sequence[str] | None = None
 ) -> Measurements:
     """Every number of a table, by row, metric and group."""
     columns: dict[bool, dict[str, Measured]] = {True: {}, False: {}}

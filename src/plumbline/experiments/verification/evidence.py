@@ -13,17 +13,19 @@ from typing import Any
 
 import torch
 
-from plumbline import models
 from plumbline.data import Splits
 from plumbline.data.files import DataError
+from plumbline.experiments.data_identity import changed
 from plumbline.experiments.files import CHECKPOINT, MODEL, VERSIONS, FileError, read_json
 from plumbline.experiments.loading import load_data, measure
 from plumbline.experiments.manifest import Manifest, changes
+from plumbline.experiments.run_result import read_model
 from plumbline.experiments.running import started
 from plumbline.experiments.verification.checks import CONFIRMED, CONTRADICTED, UNKNOWN, Check
 from plumbline.experiments.verification.claims import RunClaim
 from plumbline.fairness import to_json
 from plumbline.mechanism.ledger import Ledger, LedgerError, Position
+from plumbline.registry import UnknownPart
 
 _SAME_METRIC = 1e-3  # absolute: sums of another number of threads
 
@@ -31,13 +33,6 @@ _SAME_METRIC = 1e-3  # absolute: sums of another number of threads
 def settings(claim: RunClaim) -> Iterator[Check]:
     """The settings are those that the run was made with."""
     what = "settings"
-    if claim.spec is None:
-        stored = None if claim.result is None else claim.result.get("settings")
-        if stored is not None:
-            same = stored == claim.settings
-            words = f"settings.json {'has' if same else 'has not'} the settings of the result"
-            yield Check(what, CONFIRMED if same else CONTRADICTED, words)
-        return
     named = claim.folder.name if claim.result is None else claim.result.get("folder")
     same = named == claim.spec.folder
     words = f"the folder's name {'is' if same else 'is not'} the digest of recipe.json"
@@ -70,7 +65,9 @@ def weights(claim: RunClaim) -> Iterator[Check]:
         return
     what = "weights"
     try:
-        model = _model(claim)
+        model = read_model(claim.folder, claim.spec, claim.result)
+    except UnknownPart as error:
+        yield Check(what, UNKNOWN, str(error))
     except OSError as error:
         yield Check(what, UNKNOWN, f"{MODEL} cannot be read: {error.strerror}")
     except Exception as error:  # damage can look like anything
@@ -79,17 +76,6 @@ def weights(claim: RunClaim) -> Iterator[Check]:
     else:
         count = sum(p.numel() for p in model.parameters())
         yield Check(what, CONFIRMED, f"{MODEL} has the {count:,} parameters of the network named")
-
-
-def _model(claim: RunClaim) -> torch.nn.Module:
-    if claim.spec is not None:
-        model = claim.spec.model.build()
-    else:
-        assert claim.result is not None
-        named = claim.result["model"]
-        model = models.build(named["name"], **named["options"])
-    model.load_state_dict(torch.load(claim.folder / MODEL, weights_only=True))
-    return model
 
 
 def checkpoint(claim: RunClaim, book: Ledger) -> Iterator[Check]:
@@ -115,22 +101,21 @@ def checkpoint(claim: RunClaim, book: Ledger) -> Iterator[Check]:
 
 def without_data(claim: RunClaim) -> Check:
     """What is not known without the data."""
-    if claim.spec is None:
-        words = "a table of one's own is not in the folder; its records were not counted"
-        return Check("data", UNKNOWN, words)
-    words = f"not loaded; --data counts the records of {claim.spec.data.name!r} and judges again"
+    title = claim.spec.data.title
+    words = f"not loaded; --data counts the records of {title!r} and evaluates again"
     return Check("data", UNKNOWN, words)
 
 
 def with_data(claim: RunClaim, book: Ledger | None) -> Iterator[Check]:
-    """The data set has the records that were sampled, and the model its metrics."""
-    if claim.spec is None:
-        yield without_data(claim)
-        return
+    """The data are those of the run, have the records that were sampled, and give its metrics."""
     try:
         splits = load_data(claim.spec)
-    except (DataError, ImportError, ValueError) as error:
+        other = changed(claim.folder, claim.spec)
+    except (DataError, FileError, ImportError, ValueError) as error:
         yield Check("data", UNKNOWN, f"it could not be loaded: {error}")
+        return
+    if other:
+        yield Check("data", CONTRADICTED, "; ".join(other))
         return
     if book is not None:
         private = started(claim.spec, splits)
@@ -156,7 +141,7 @@ def _judged_again(claim: RunClaim, splits: Splits) -> Check:
     what = "metrics"
     assert claim.result is not None
     try:
-        model = _model(claim)
+        model = read_model(claim.folder, claim.spec, claim.result)
     except Exception:  # which the check of the weights has said
         return Check(what, UNKNOWN, "the weights could not be read")
     found = to_json(measure(model, splits.test, splits.groups).by_group)

@@ -14,10 +14,11 @@ from typing import Any
 
 from plumbline.experiments.files import FileError
 from plumbline.experiments.manifest import read_manifest
+from plumbline.experiments.run_spec import is_run
 from plumbline.experiments.verification import evidence
 from plumbline.experiments.verification.charges import Spent, read_ledger, unconfirmed
 from plumbline.experiments.verification.checks import CONTRADICTED, UNKNOWN, Check, Outcome
-from plumbline.experiments.verification.claims import RunClaim, is_run, read_claim
+from plumbline.experiments.verification.claims import RunClaim, read_claim
 from plumbline.mechanism.ledger import LedgerError
 
 NEVER = (

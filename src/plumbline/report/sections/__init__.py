@@ -11,6 +11,7 @@ from plumbline.report.sections import (
     cost,
     curvature,
     curves,
+    epsilons,
     norms,
     progress,
     results,
@@ -25,6 +26,7 @@ from plumbline.report.sections import (
 SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
     statement.section,
     results.section,
+    epsilons.section,
     cost.section,
     spending.section,
     curves.section,

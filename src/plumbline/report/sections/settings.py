@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 from typing import Any
 
-import tomli_w
-
 from plumbline.report.reading import Study
 from plumbline.report.section import Grid, Html, Section
 
@@ -14,23 +12,22 @@ from plumbline.report.section import Grid, Html, Section
 def section(study: Study) -> Section:
     """The recipe as it can be run again, and the versions it was run with."""
     same = "a run with the same seed on the same versions gives them again."
-    if study.command is not None:
-        same = "without a seed another run draws other noise, and costs the records again."
-    steps = _recipe(study) if study.command is None else _command(study.command)
+    if study.recipe.noise == "secure":
+        same = "another run draws other noise, and costs the records again."
     return Section(
         "settings",
         "Settings, and how to repeat this",
         f"Everything that decides these numbers; {same}",
-        [Html(steps), _methods(study), _common(study)],
+        [Html(_recipe(study)), _methods(study), _common(study)],
     )
 
 
 def _recipe(study: Study) -> str:
     file = f"{study.recipe.name}.toml"
-    text = tomli_w.dumps(_told(study.recipe.model_dump(mode="json", exclude_defaults=True)))
+    text, command = study.recipe.toml(), "train" if study.single else "compare"
     return (
         f"<p>Save this recipe as <code>{html.escape(file)}</code>, then run:</p>"
-        f"{_command(f'plumbline compare {file}')}"
+        f"{_command(f'plumbline {command} {file}')}"
         f'<details class="recipe"><summary>{html.escape(file)}</summary>'
         f"{_command(text)}</details>"
     )
@@ -44,8 +41,8 @@ def _command(text: str) -> str:
 
 
 def _methods(study: Study) -> Grid:
-    given = "the recipe" if study.command is None else "the command"
-    origins = {"given": given, "paper": "the paper", "tuned": "tuning"}
+    origins = {"given": "the recipe", "paper": "the paper", "tuned": "tuning"}
+    origins["selected"] = "private selection"
     rows = []
     for title in study.titles:
         part, spec = study.part(title), study.spec(title)
@@ -74,24 +71,17 @@ def _common(study: Study) -> Grid:
     )
     length = f"{budget.steps:,} steps" if budget.steps else f"{budget.epochs:g} epochs"
     rows = [
-        ["data", _named(recipe.data.name, recipe.data.options)],
+        ["data", _named(recipe.data.title, recipe.data.options)],
         ["network", _named(recipe.model.name, recipe.model.options)],
         ["budget", f"{spent}, δ = {budget.delta:g}, {length}"],
         ["expected batch size", f"{budget.expected_batch_size:,}"],
         ["accountant", f"{budget.accountant.upper()}, {budget.relation.replace('_', '/')}"],
     ]
-    if study.command is None:
-        rows.append(["seeds", ", ".join(map(str, recipe.seeds))])
+    rows.append(["seeds", ", ".join(map(str, recipe.seeds))])
+    rows.append(["noise", recipe.noise])
     versions = next(iter(study.runs.values()))[0].versions
     rows += [[name, str(version)] for name, version in versions.items()]
     return Grid(["setting", "value"], rows, numeric=99, caption="What all methods share")
-
-
-def _told(value: Any) -> Any:
-    """Without what is None, for which TOML has no word and a recipe has its default."""
-    if isinstance(value, dict):
-        return {key: _told(part) for key, part in value.items() if part is not None}
-    return [_told(part) for part in value] if isinstance(value, list) else value
 
 
 def _named(name: str, options: dict[str, Any]) -> str:

@@ -13,13 +13,9 @@ def section(study: Study) -> Section:
     """The privacy statements, those of methods with a guarantee first."""
     titles = sorted(study.titles, key=lambda title: title not in study.private)
     panels: dict[str, list[Part]] = {title: [Html(_statement(study, title))] for title in titles}
-    several = len(study.private)
     sentence = "What is promised to every record of the training data, and what is not."
-    if several > 1:
-        sentence += (
-            f" Every run was charged to a ledger of its own: whoever sees the results of all "
-            f"{several * study.seeds} private runs has seen more than one epsilon's worth."
-        )
+    if study.total is not None and study.total.private > 1:
+        sentence += f" Each statement is of one run. {study.total}"
     return Section("statement", "The guarantee", sentence, [Tabs("Method", panels)])
 
 

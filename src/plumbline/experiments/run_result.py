@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 import io
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,11 @@ from plumbline.experiments.files import (
     write_text,
 )
 from plumbline.experiments.manifest import write_manifest
+from plumbline.experiments.objects import present
+from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import GroupReport, Undefined, to_json
 from plumbline.mechanism.ledger import Position
+from plumbline.models import MODELS
 from plumbline.training.checkpoint_file import remove_pair
 
 
@@ -38,39 +43,33 @@ class RunResult:
         method: The method's title.
         seed: The seed.
         epsilon: Spent; infinite for a method without a guarantee.
+        delta: At which.
+        noise_multiplier: Of the gradient.
         steps: How many steps were made.
         seconds: How long they took, all sessions together.
         report: Metrics of the test part by group.
         statement: The guarantee in words.
-        folder: Where the run is.
+        folder: The name of the run's folder.
+        model: The network's name, and the options it was built with.
+        settings: The method's settings, with what followed from the data.
     """
 
     method: str
     seed: int
     epsilon: float
+    delta: float
+    noise_multiplier: float
     steps: int
     seconds: float
     report: GroupReport
     statement: str
     folder: str
+    model: dict[str, Any]
+    settings: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for a file."""
-        return {
-            "method": self.method,
-            "seed": self.seed,
-            "epsilon": to_json(self.epsilon),
-            "steps": self.steps,
-            "seconds": self.seconds,
-            "statement": self.statement,
-            "folder": self.folder,
-            "report": {
-                "overall": to_json(self.report.overall),
-                "by_group": to_json(self.report.by_group),
-                "sizes": dict(self.report.sizes),
-                "minimum_size": self.report.minimum_size,
-            },
-        }
+        return {**to_json(vars(self)), "report": self.report.to_json()}
 
 
 def read_result(folder: Path) -> RunResult | None:
@@ -131,6 +130,32 @@ def write_model(model: nn.Module, path: Path) -> None:
     buffer = io.BytesIO()
     torch.save(model.state_dict(), buffer)
     write_bytes(path, buffer.getvalue())
+
+
+def read_model(folder: Path, spec: RunSpec, result: Mapping[str, Any]) -> nn.Module:
+    """The trained model of a finished run.
+
+    Raises:
+        UnknownPart: If its network was a Python object that is not given here.
+        FileError: If its weights are not those of the network.
+    """
+    made = present(MODELS, spec.model.name)
+    with torch.random.fork_rng(devices=[]):
+        model: nn.Module = (
+            copy.deepcopy(made)
+            if isinstance(made, nn.Module)
+            else made(**result["model"]["options"])
+        )
+    try:
+        model.load_state_dict(torch.load(folder / MODEL, weights_only=True))
+    except OSError:
+        raise
+    except Exception as error:  # damage can look like anything
+        raise FileError(
+            f"{folder / MODEL} does not load into the network that {RESULT} names "
+            f"({type(error).__name__}). `plumbline verify` says which file was changed."
+        ) from error
+    return model.eval()
 
 
 def read_report(stored: dict[str, Any]) -> GroupReport:

@@ -11,7 +11,7 @@ from torch import nn
 
 from plumbline.experiments import RunResult
 from plumbline.experiments.files import RESULT, FileError
-from plumbline.experiments.results import read_result, versions, write_model
+from plumbline.experiments.run_result import read_result, versions, write_model
 from plumbline.fairness import GroupReport, Undefined
 
 REPORT = GroupReport(

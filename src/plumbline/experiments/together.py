@@ -1,0 +1,68 @@
+"""What all runs of a folder have cost the same records together, trials included."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from plumbline.experiments.files import LEDGER
+from plumbline.mechanism.accountant import Accountant, Relation, epsilon
+from plumbline.mechanism.ledger import Ledger
+from plumbline.mechanism.release import StepRelease
+
+
+@dataclass(frozen=True)
+class Total:
+    """A sum of runs.
+
+    Attributes:
+        epsilon: Of all private runs together; an upper bound, since no record is in all of them.
+        delta: At which.
+        private: How many private runs there are.
+        unbounded: How many runs have no guarantee; what these cost has no bound.
+    """
+
+    epsilon: float
+    delta: float
+    private: int
+    unbounded: int
+
+    def __str__(self) -> str:
+        from plumbline.mechanism.rounding import rounded_up
+
+        text = (
+            f"All {self.private} private runs here, trials included, cost a record at most epsilon "
+            f"{rounded_up(self.epsilon)} together (delta {self.delta:g})"
+        )
+        if not self.unbounded:
+            return f"{text}."
+        many = "one run" if self.unbounded == 1 else f"{self.unbounded} runs"
+        return f"{text}; the other {many} had no guarantee, and their models should not be shown."
+
+
+def total_cost(
+    folder: Path, *, delta: float, accountant: Accountant = "pld", relation: Relation = "add_remove"
+) -> Total | None:
+    """Composes the ledgers of all runs in an experiment's folder; None if there is none."""
+    charged: Counter[StepRelease] = Counter()
+    private = unbounded = 0
+    for ledger in sorted(folder.glob(f"*/{LEDGER}")):
+        releases = [(StepRelease.from_dict(r), n) for r, n in Ledger.read(ledger).entries()]
+        if any(math.isinf(_alone(release)) for release, _ in releases):
+            unbounded += 1
+            continue
+        private += 1
+        for release, count in releases:
+            charged[release] += count
+    if not private:
+        return None
+    spent = epsilon(list(charged.items()), delta=delta, accountant=accountant, relation=relation)
+    return Total(spent, delta, private, unbounded)
+
+
+def _alone(release: StepRelease) -> float:
+    """Infinite for a release that no noise covers."""
+    bounded = release.unbounded_reason is None and release.noise_multiplier > 0
+    return 0.0 if bounded else math.inf

@@ -1,0 +1,135 @@
+"""``diagnose``: what clipping and noise do to the gradient of a run, who bears it, what to try."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+from plumbline.diagnostics import Verdict
+from plumbline.experiments.compatibility import check_fits
+from plumbline.experiments.loading import load_data
+from plumbline.experiments.probing import reading_of
+from plumbline.experiments.recipe import MethodPart, ProbePart, Recipe, RecipeError
+from plumbline.experiments.run_spec import RunSpec
+from plumbline.experiments.running import run
+from plumbline.instruments.describing import METHOD, Description, recipe_of, row_of
+from plumbline.instruments.training import load, spec_of
+from plumbline.report.reading import Study, read
+from plumbline.report.verdict import diagnosis
+
+MEASURE = ("bias", "errors", "norms", "symmetry")
+_READINGS = 20  # along a run that is made here
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """What was measured of a run.
+
+    Attributes:
+        title: The method.
+        folder: Where the run is.
+        readings: What was measured along the run, or at its end, as plain values by name.
+        verdict: What costs utility, and what to try. None of it is covered by epsilon.
+    """
+
+    title: str
+    folder: Path
+    readings: tuple[dict[str, Any], ...]
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        return str(self.verdict)
+
+
+def diagnose(
+    what: Recipe | str | os.PathLike[str] | None = None,
+    *,
+    method: Any = None,
+    steps: int | None = None,
+    records: int = 256,
+    seed: int | None = None,
+    folder: str | os.PathLike[str] = "runs",
+    on_progress: Callable[[int, int], None] | None = None,
+    **description: Unpack[Description],
+) -> Diagnosis:
+    """Says what clipping and noise do to the gradient.
+
+    Args:
+        what: The folder of a run or of a comparison, which is read; a recipe, of which one run is
+            made with measurements along the way; or leave it out and describe the run.
+        method: Which method of a recipe or comparison; by default the first private one.
+        steps: Train only so many steps.
+        records: How many training records are measured on.
+        seed: Makes the run repeatable.
+        folder: Where a run that is made is kept.
+        on_progress: Called with (done, total) after each step.
+        description: The parts of the run.
+    """
+    if isinstance(what, str | os.PathLike) and Path(what).is_dir():
+        return _of_folder(Path(what), method)
+    if what is None:
+        description.setdefault("method", METHOD if method is None else method)
+        description.setdefault("seeds", [0])
+        made = recipe_of(None, **description)
+    else:
+        made = recipe_of(what, **description)
+        made = made.model_copy(update={"methods": (row_named(made, method),), "baseline": None})
+    spec = spec_of(_probed(made, steps, records, description.get("measure")), seed)
+    check_fits(spec)
+    root = Path(folder) / made.name
+    run(spec, root, on_progress)
+    return _of_folder(root / spec.folder, None)
+
+
+def _of_folder(folder: Path, method: Any) -> Diagnosis:
+    study = read(folder)
+    title = _title(study, method)
+    where = folder if study.single else folder / study.runs[title][0].result.folder
+    readings = study.runs[title][0].readings
+    if not readings:
+        trained = load(where)
+        readings = (reading_of(trained.spec, load_data(trained.spec), trained.model, where),)
+        study = study.with_readings(title, readings)
+    found = diagnosis(study, title)
+    if found is None:
+        raise RecipeError(f"{folder} has no measurements of clipping by {title}.")
+    return Diagnosis(title, where, tuple(readings), found)
+
+
+def _title(study: Study, method: Any) -> str:
+    if method is not None:
+        return row_named(study.recipe, method).title
+    with_readings = study.measured("bias")
+    private = [title for title in with_readings or study.titles if title in study.private]
+    return (private or with_readings or study.titles)[0]
+
+
+def row_named(recipe: Recipe, method: Any) -> MethodPart:
+    """One of a recipe's rows by title or name; the first private one if None."""
+    if method is None:
+        private = [row for row in recipe.methods if row.build().private]
+        return (private or list(recipe.methods))[0]
+    row = row_of(recipe, method)
+    if row is None:
+        names = ", ".join(one.title for one in recipe.methods)
+        raise RecipeError(f"'{recipe.name}' has no method {method!r}; it has {names}.")
+    return row
+
+
+def _probed(recipe: Recipe, steps: int | None, records: int, measure: Any) -> Recipe:
+    budget = recipe.budget
+    if steps is not None:
+        budget = budget.model_copy(update={"steps": steps, "epochs": None})
+    if recipe.probe is not None and steps is None and measure is None:
+        return recipe
+    length = budget.steps
+    if length is None:
+        count = len(load_data(RunSpec(recipe, recipe.methods[0], recipe.seeds[0])).train)
+        length = round((budget.epochs or 1) * count / budget.expected_batch_size)
+    probe = ProbePart(
+        every=max(1, length // _READINGS), records=records, measure=tuple(measure or MEASURE)
+    )
+    return recipe.model_copy(update={"budget": budget, "probe": probe})
