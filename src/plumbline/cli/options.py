@@ -32,7 +32,7 @@ def _options(
     data: Annotated[
         str | None,
         typer.Option(
-            help="A csv or parquet file with named columns, a data set, or package.module:attribute.",
+            help="A csv or parquet file, a data set, or package.module:attribute.",
             rich_help_panel=_DATA,
         ),
     ] = None,

@@ -177,7 +177,8 @@ class TableEncoding:
                 place = min(lacking)
                 raise DataError(
                     f"The column '{lacking[place]}' has no value in "
-                    f"{table.where(chunk.rows[place])}. Fill such cells, or leave their rows out (--missing drop)."
+                    f"{table.where(chunk.rows[place])}. Fill such cells, or leave their rows "
+                    "out (--missing drop)."
                 )
             if lacking:
                 chunk = chunk.keep([place for place in range(len(chunk)) if place not in lacking])

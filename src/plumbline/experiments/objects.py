@@ -1,10 +1,10 @@
 """Python objects as parts of a run: what a recipe calls them, and where they are found again.
 
 A recipe holds plain values. An object that has a name of its own (a registered part, a function or
-class of a module) is called by it. Any other is kept here, for as long as the process lives, under a
-token such as ``object:Net#3f2a91c0`` that stands in the recipe; worker processes are handed the
-objects with their runs. A run folder with such a token can be read anywhere, and gone on with only
-where the same object is given again.
+class of a module) is called by it. Any other is kept here while the process lives, under a token
+such as ``object:Net#3f2a91c0`` that stands in the recipe; worker processes get the objects with
+their runs. A run folder with such a token can be read anywhere, but the run can only go on where
+the same object is given again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Runs in parallel: one process for each core, and progress for each run.
 
 A run has one thread of torch's, so that processes do not fight, and its result does not depend on
-how many there are. Objects given in Python go to the processes with the runs that need them. A run that is finished is read, not repeated. An interrupt ends the processes
-at once and in silence: whatever they had saved is where the next session goes on.
+how many there are. Objects given in Python go to the processes with the runs that need them. A run
+that is finished is read, not repeated. An interrupt ends the processes at once and in silence:
+whatever they had saved is where the next session goes on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one run is: a row of a recipe with a seed, and the name of its folder, which these decide."""
+"""What one run is: a row of a recipe with a seed; and the name of its folder."""
 
 from __future__ import annotations
 
@@ -172,8 +172,8 @@ def read_spec(folder: Path) -> RunSpec:
         raise FileError(
             f"{folder} is not the folder of a run: it has no {RECIPE}. "
             + (
-                "It was made by an earlier version of Plumbline, whose runs on tables are no longer "
-                "read; make the run again."
+                "An earlier version of Plumbline made it, whose runs on tables are no longer read; "
+                "make the run again."
                 if old
                 else "`plumbline train` and `plumbline compare` make such folders."
             )

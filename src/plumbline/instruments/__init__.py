@@ -1,4 +1,4 @@
-"""The instruments: ``train``, ``tune``, ``compare``, ``diagnose`` and ``load``, for anybody's objects.
+"""The instruments, for anybody's objects: ``train``, ``tune``, ``compare``, ``diagnose``, ``load``.
 
 Each takes a recipe, or the parts of a run as objects, names or references (``Description``). The
 commands of the command line are thin calls of these.

@@ -142,8 +142,8 @@ def recipe_of(
     own = [name for name in ("data", *_TABLE, "model", "loss", "methods") if name in description]
     if own:
         raise RecipeError(
-            f"'{own[0]}' is given beside the recipe '{read.name}', which has its own. Leave it out, "
-            "or change a copy of the recipe."
+            f"'{own[0]}' is given beside the recipe '{read.name}', which has its own. Leave it "
+            "out, or change a copy of the recipe."
         )
     return _changed(read, description)
 
