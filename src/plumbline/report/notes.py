@@ -48,8 +48,8 @@ NOTES: dict[str, Note] = {
     ),
     "epsilons": Note(
         "Accuracy against epsilon",
-        "Every private method at every epsilon, with the settings found at the middle one. Bars are "
-        " 95% intervals over seeds.",
+        "Every private method at every epsilon, with the settings found at the middle one. Bars "
+        "are 95% intervals over seeds.",
     ),
     "cost": Note(
         "What it costs, and whom",
