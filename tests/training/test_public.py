@@ -63,9 +63,9 @@ def test_its_randomness_is_under_its_own_domain() -> None:
     asked: list[str] = []
 
     class Watched(SeededSource):
-        def stream(self, domain: str, *position: int, start: int = 0) -> Any:
+        def stream(self, domain: str, *position: int) -> Any:
             asked.append(domain)
-            return super().stream(domain, *position, start=start)
+            return super().stream(domain, *position)
 
     watched = PublicStream(PublicData(data(10), batch_size=4), per_record(LOSS), Watched(7))
     watched.indices(0)
@@ -177,11 +177,11 @@ def test_a_checkpoint_goes_on_with_the_same_public_batches(tmp_path: Any) -> Non
     }
 
     def resume(**changes: Any) -> pl.Private:
-        return pl.resume(
-            tmp_path / "checkpoint",
+        return pl.make_private(
             resumed,
             torch.optim.SGD(resumed.parameters(), lr=0.5),
             data(),
+            checkpoint=tmp_path / "checkpoint",
             **settings,
             **changes,
         )

@@ -124,7 +124,7 @@ class OwnRun:
 
         from plumbline import models
         from plumbline.experiments.recipe import OptimizerPart
-        from plumbline.training import make_private, resume
+        from plumbline.private_training import make_private
 
         if self.seed is not None:
             torch.manual_seed(self.seed)
@@ -148,13 +148,11 @@ class OwnRun:
             "ledger": ledger,
         }
         checkpoint = self.folder / CHECKPOINT
-        if checkpoint.is_file():
-            private = resume(checkpoint, model, optimizer.build(model), train, **settings)
+        there = checkpoint.is_file()
+        made = optimizer.build(model)
+        private = make_private(model, made, train, checkpoint=checkpoint, **settings)
+        if there:
             note(f"Going on with the run in {self.folder}, from step {private.steps_done:,}.")
-            return private
-        private = make_private(model, optimizer.build(model), train, **settings)
-        # At once: whenever the process ends, the next one goes on with this very run.
-        private.save(checkpoint)
         return private
 
     def _fitted(self, private: Private) -> float:

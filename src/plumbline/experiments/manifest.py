@@ -121,5 +121,5 @@ def sha256_of(path: Path) -> str:
 
 
 def _counts(name: str) -> bool:
-    passing = (".tmp", ".part", ".PRIVATE", ".PRIVATE.new")
+    passing = (".tmp", ".PRIVATE", ".PRIVATE.new")
     return name not in _LEFT_OUT and not name.endswith(passing)

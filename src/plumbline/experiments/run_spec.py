@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from plumbline.experiments.files import RECIPE, FileError, read_json
 from plumbline.experiments.recipe import DataPart, MethodPart, ModelPart, OptimizerPart, Recipe
-from plumbline.mechanism.calibration import Budget, Plan
+from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method
 from plumbline.training.moments import mean_release
@@ -144,21 +144,12 @@ def budget_of(spec: RunSpec, method: Method, records: int) -> Budget:
     a number of epochs of its own gets the epsilon that the recipe's plain DP-SGD would spend.
     """
     part = spec.recipe.budget
-    given = spec.method.own_sizes
-    if not given and (method.unbounded_reason is None or part.noise_multiplier is not None):
-        return part.budget()
-
-    def resolved(budget: Budget) -> Plan:
-        return budget.resolve(records, accountant=part.accountant, relation=part.relation)
-
     budget = part.budget()
-    if given:
-        epsilon = part.epsilon or resolved(budget).epsilon
+    if given := spec.method.own_sizes:
+        plain = budget.resolve(records, accountant=part.accountant, relation=part.relation)
+        epsilon = part.epsilon or plain.epsilon
         budget = replace(budget, epsilon=epsilon, noise_multiplier=None, **given)
-    if method.unbounded_reason is None:
-        return budget
-    noise = resolved(budget).noise_multiplier
-    return replace(budget, epsilon=None, noise_multiplier=noise)
+    return method.budget(budget, records, accountant=part.accountant, relation=part.relation)
 
 
 def _short(part: BaseModel) -> dict[str, Any]:

@@ -97,8 +97,11 @@ def select(
     if title not in rows:
         raise RecipeError(f"There is no row {title!r} in the recipe; there are {', '.join(rows)}.")
     row, count = rows[title], RandomCount(mean)
-    if (reason := row.build().unbounded_reason) is not None:
-        raise RecipeError(f"{title} has no guarantee that a selection could keep: {reason}.")
+    method = row.build()
+    if not method.private:
+        raise RecipeError(
+            f"{title} has no guarantee that a selection could keep: {method.unbounded_reason}."
+        )
     if recipe.budget.relation != "add_remove":
         raise RecipeError("Private selection is accounted for add_remove only.")
     spec = RunSpec(recipe, row, recipe.seeds[0], held_out=recipe.tune.validation)
@@ -109,7 +112,7 @@ def select(
     expected = max(1, round(spec.held_out * (len(splits.train) + len(splits.test))))
 
     def trained_at(noise: float) -> list[tuple[StepRelease, int]]:
-        step = StepRelease(sampling=plan.release.sampling, queries=row.build().queries(noise))
+        step = method.release(noise, plan.release.sampling)
         return [*((one, 1) for one in spec.before), (step, plan.steps)]
 
     def releases_at(noise: float) -> Releases:

@@ -30,6 +30,7 @@ from plumbline.sampling import PoissonSampler, UserSampler
 from plumbline.training.answering import Answers
 from plumbline.training.averaging import WeightAverage
 from plumbline.training.batches import PrivateBatch
+from plumbline.training.checkpoint import save
 from plumbline.training.distributed import Ranks, shared_by
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
@@ -52,11 +53,13 @@ class BudgetSpent(RuntimeError):
 
 
 class Private:
-    """A model in private training; made by ``make_private`` or ``resume``.
+    """A model in private training; made by ``make_private``.
 
     Attributes:
+        setup: What the user gave.
         model: The user's model.
         optimizer: The user's optimizer.
+        method: The run's own copy of the method.
         plan: The budget made exact: noise, steps, sampling rate.
         ledger: Where steps are charged, if anywhere.
         run: The run's id in the ledger.
@@ -91,15 +94,14 @@ class Private:
         processes: Sequence[int] = (),
         public: PublicStream | None = None,
     ) -> None:
+        self.setup = setup
         self.model = setup.model
         self.optimizer = setup.optimizer
-        self.method = setup.method
-        self.loss = setup.loss
+        self.method = copy.deepcopy(setup.method)  # what it keeps from step to step is the run's
+        self.loss = setup.record_loss
         self.ledger = setup.ledger
-        self.deterministic = setup.deterministic
-        self.sensitive_features = setup.sensitive_features
+        self.sensitive_features = setup.groups
         self.max_physical_batch = setup.max_physical_batch
-        self.facts = setup.facts
         self.averaging = setup.averaging
         self.average: WeightAverage | None = None
         if setup.averaging is not None:
@@ -220,16 +222,25 @@ class Private:
             )
         return self._averaged(self.average)
 
-    def averaged_model(self) -> nn.Module:
-        """A copy of the model with the averaged weights, and with its own buffers."""
-        with self.averaged() as model:
-            return copy.deepcopy(model)
+    def save(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Writes a checkpoint, with which ``make_private(..., checkpoint=path)`` goes on.
 
-    def save(self, path: str | os.PathLike[str], *, schedulers: Sequence[Any] = ()) -> None:
-        """Writes a checkpoint from which ``plumbline.resume`` goes on; see ``checkpoint.save``."""
-        from plumbline.training.checkpoint import save  # which knows how to make a Private
+        Call it between steps; where several processes make the run, on all of them. It holds no
+        key and no seed. State of single records, which few methods have, goes to
+        ``<path>.PRIVATE``.
 
-        save(self, path, schedulers=schedulers)
+        Args:
+            path: The file; by default the ``checkpoint`` that ``make_private`` was given.
+
+        Raises:
+            CheckpointError: If it cannot be written; what was at ``path`` is then unchanged.
+        """
+        path = self.setup.checkpoint if path is None else path
+        if path is None:
+            raise ValueError(
+                "There is no file to save to: give a path, or make_private(..., checkpoint=path)."
+            )
+        save(self, path)
 
     def sampler_state(self) -> dict[str, Any]:
         """The sampler's position, for a checkpoint."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +17,7 @@ from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_spec import RunSpec, budget_of, read_spec
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
-from plumbline.mechanism.release import Sampling, StepRelease
+from plumbline.mechanism.release import StepRelease
 from plumbline.methods import REGISTRY, Method
 
 
@@ -71,18 +71,9 @@ class RunClaim:
             ValueError: If they cannot be met.
         """
         method = self._method()
-
-        def release_at(noise_multiplier: float, sampling: Sampling) -> StepRelease:
-            return StepRelease(
-                sampling=sampling,
-                queries=method.queries(noise_multiplier),
-                unbounded_reason=method.unbounded_reason,
-                composition=method.composition,
-            )
-
         return self._budget(method, records).resolve(
             records,
-            release_at=release_at,
+            release_at=method.release,
             accountant=self.accountant,
             relation=self.relation,
             before=self.before,
@@ -102,10 +93,7 @@ class RunClaim:
             return budget_of(self.spec, method, records)
         names = ("epsilon", "delta", "epochs", "expected_batch_size")
         budget = Budget(**{name: self.settings[name] for name in names})
-        if method.unbounded_reason is None:
-            return budget
-        noise = budget.resolve(records, accountant=self.accountant).noise_multiplier
-        return replace(budget, epsilon=None, noise_multiplier=noise)
+        return method.budget(budget, records, accountant=self.accountant, relation=self.relation)
 
 
 def read_claim(folder: Path) -> RunClaim:
