@@ -133,7 +133,7 @@ def _start(
     if setup.deterministic:
         # Each layer's first kernel, which its shape alone decides. A table of choices, kept in the
         # checkpoint, would tell how large batches and users were.
-        KERNELS.pin({})
+        KERNELS.pin()
     public = None
     if setup.public is not None:
         public = PublicStream(setup.public, setup.record_loss, drawing)
