@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.experiments import running, specs
+from plumbline.experiments import run_spec, running
 from plumbline.experiments.files import FileError
 from plumbline.experiments.verification import (
     CONFIRMED,
@@ -176,7 +176,7 @@ def test_a_noise_that_was_calibrated(copied: Copied) -> None:
 
 def test_an_unfinished_run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "_SAVE_SECONDS", 0.0)
-    spec = specs.read_spec(finished)
+    spec = run_spec.read_spec(finished)
 
     def stop(step: int, steps: int) -> None:
         if step == 4:
