@@ -15,6 +15,7 @@ from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
 from plumbline.training import checkpoint
+from plumbline.training.charging import Charges
 from plumbline.training.distributed import Ranks, RanksDisagree
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.private import Private
@@ -134,23 +135,29 @@ def _start(
         # Each layer's first kernel, which its shape alone decides. A table of choices, kept in the
         # checkpoint, would tell how large batches and users were.
         KERNELS.pin()
+    recognised = setup.seed is not None and begun.ledgered
     public = None
     if setup.public is not None:
         public = PublicStream(setup.public, setup.record_loss, drawing)
     return Private(
         setup,
         plan,
-        run=begun.run,
-        attempt=begun.attempt,
+        charges=Charges(
+            plan,
+            setup.ledger,
+            ranks,
+            run=begun.run,
+            attempt=begun.attempt,
+            count=begun.charged,
+            digest_key=noise.stream("digest").bytes(32) if recognised else None,
+        ),
         source=source,
         noise=noise,
         sampler=sampler,
         steps_done=steps_done,
         stop=begun.stop,
-        charged=begun.charged,
         warnings=begun.warnings,
         ranks=ranks,
-        ledgered=begun.ledgered,
         shards=shards,
         processes=processes,
         public=public,
