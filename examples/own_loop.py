@@ -50,28 +50,23 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
+        settings["checkpoint"] = path / "run.pt"
         model, optimizer, scheduler = parts()
         with pl.Ledger.open(path / "adult.ledger", limit=(3.0, 1e-6)) as ledger:
-            private = pl.make_private(model, optimizer, adult.train, ledger=ledger, **settings)
+            kept = {"ledger": ledger, "schedulers": [scheduler]}
+            private = pl.make_private(model, optimizer, adult.train, **kept, **settings)
             for batch in private:
                 private.step(batch)
                 scheduler.step()
                 if private.steps_done == options.steps // 2:
-                    private.save(path / "half.pt", schedulers=[scheduler])
+                    private.save()
                     break
         print(f"half way:  epsilon {private.epsilon():.2f}, test accuracy {accuracy(model)}")
 
         model, optimizer, scheduler = parts()  # as a new process would build them
         with pl.Ledger.open(path / "adult.ledger") as ledger:
-            private = pl.resume(
-                path / "half.pt",
-                model,
-                optimizer,
-                adult.train,
-                ledger=ledger,
-                schedulers=[scheduler],
-                **settings,
-            )
+            kept = {"ledger": ledger, "schedulers": [scheduler]}
+            private = pl.make_private(model, optimizer, adult.train, **kept, **settings)
             for batch in private:
                 private.step(batch)
                 scheduler.step()

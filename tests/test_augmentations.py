@@ -5,14 +5,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.augmentations import Augmentation, Chain, Crop, Flip, Shift
+from plumbline.augmentations import Augmentation, Chain, Flip, Shift
 from plumbline.record_random import Draws
 
-CHAIN = Chain(Flip(), Shift(3), Crop(4, 6))
+CHAIN = Chain(Flip(), Shift(3), Shift(1))
 ALL = [
     pytest.param(Shift(3), id="shift"),
     pytest.param(Flip(), id="flip"),
-    pytest.param(Crop(4, 6), id="crop"),
     pytest.param(CHAIN, id="chain"),
     pytest.param(Chain(), id="empty chain"),
 ]
@@ -36,12 +35,6 @@ def slow_shift(image: Tensor, draws: Draws, pixels: int) -> Tensor:
 
 def slow_flip(image: Tensor, draws: Draws, probability: float) -> Tensor:
     return image.flip(3) if draws.uniform().item() < probability else image
-
-
-def slow_crop(image: Tensor, draws: Draws, height: int, width: int) -> Tensor:
-    top = int(draws.integers(image.shape[2] - height + 1))
-    left = int(draws.integers(image.shape[3] - width + 1))
-    return image[:, :, top : top + height, left : left + width]
 
 
 def counts(views: Tensor, allowed: list[Tensor]) -> Tensor:
@@ -88,15 +81,6 @@ class TestAgainstOneRowAtATime:
         assert views.dtype == dtype
         assert torch.equal(views, torch.cat(slow))
 
-    @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("window", [(1, 1), (5, 3), (7, 8)])
-    def test_crop(self, window: tuple[int, int], dtype: torch.dtype, device: torch.device) -> None:
-        images, numbers = pictures(40, device, dtype), torch.arange(40, device=device)
-        views = Crop(*window)(images, streams(numbers))
-        slow = [slow_crop(images[[i]], streams(numbers[[i]]), *window) for i in range(40)]
-        assert views.dtype == dtype
-        assert torch.equal(views, torch.cat(slow))
-
     def test_chain_is_in_order_and_from_one_stream(self, device: torch.device) -> None:
         images, numbers = pictures(40, device), torch.arange(40, device=device)
         slow = []
@@ -104,7 +88,7 @@ class TestAgainstOneRowAtATime:
             draws = streams(numbers[[i]])
             view = slow_flip(images[[i]], draws, 0.5)
             view = slow_shift(view, draws, 3)
-            slow.append(slow_crop(view, draws, 4, 6))
+            slow.append(slow_shift(view, draws, 1))
         assert torch.equal(CHAIN(images, streams(numbers)), torch.cat(slow))
 
 
@@ -118,16 +102,6 @@ class TestWhatIsDrawn:
         allowed = [
             padded[:, top : top + 4, left : left + 5]
             for top, left in itertools.product(range(5), repeat=2)
-        ]
-        assert_equally_likely(counts(views, allowed))
-
-    def test_every_crop_is_equally_likely_and_there_is_no_other(self, device: torch.device) -> None:
-        rows = torch.arange(10_000, device=device)
-        image = numbered(1, 5, 7, device)[0]
-        views = Crop(3, 4)(numbered(10_000, 5, 7, device), streams(rows))
-        allowed = [
-            image[:, top : top + 3, left : left + 4]
-            for top, left in itertools.product(range(3), range(4))
         ]
         assert_equally_likely(counts(views, allowed))
 
@@ -167,14 +141,8 @@ class TestWhatIsDrawn:
 
     def test_what_leaves_nothing_to_chance_keeps_the_images(self, device: torch.device) -> None:
         images, numbers = pictures(9, device), torch.arange(9, device=device)
-        for augmentation in (Shift(0), Crop(7, 8), Chain()):
+        for augmentation in (Shift(0), Chain()):
             assert torch.equal(augmentation(images, streams(numbers)), images)
-
-    def test_a_crop_without_a_width_is_a_square(self, device: torch.device) -> None:
-        images, numbers = pictures(9, device), torch.arange(9, device=device)
-        square = Crop(5)(images, streams(numbers))
-        assert square.shape == (9, 3, 5, 5)
-        assert torch.equal(square, Crop(5, 5)(images, streams(numbers)))
 
     def test_the_key_and_the_position_in_the_stream_choose_the_view(
         self, device: torch.device
@@ -265,14 +233,6 @@ class TestErrors:
         with pytest.raises(ValueError, match=r"probability is .* must be a number in \[0, 1\]"):
             Flip(probability)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize(
-        ("sides", "name"),
-        [((0,), "height"), ((2.0,), "height"), ((2, 0), "width"), ((3, True), "width")],
-    )
-    def test_crop_sizes(self, sides: tuple[int, ...], name: str) -> None:
-        with pytest.raises(ValueError, match=f"{name} is .* must be a whole number, at least 1"):
-            Crop(*sides)
-
     @pytest.mark.parametrize("part", [[Flip(), Shift()], Shift, None])
     def test_parts_of_a_chain(self, part: object) -> None:
         with pytest.raises(ValueError, match=r"Chain was given .*as in Chain\(Flip\(\), Shift"):
@@ -282,14 +242,6 @@ class TestErrors:
         draws = streams(torch.arange(2, device=device))
         with pytest.raises(ValueError, match="pixels is 7, but the images are 7 x 8"):
             Shift(7)(pictures(2, device), draws)
-
-    @pytest.mark.parametrize("sides", [(8, 8), (7, 9)])
-    def test_a_crop_larger_than_the_images(
-        self, sides: tuple[int, int], device: torch.device
-    ) -> None:
-        draws = streams(torch.arange(2, device=device))
-        with pytest.raises(ValueError, match=rf"crop is {sides[0]} x {sides[1]}.*are 7 x 8"):
-            Crop(*sides)(pictures(2, device), draws)
 
     @pytest.mark.parametrize("augmentation", ALL)
     def test_images_without_a_row_dimension(

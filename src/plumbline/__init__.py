@@ -13,14 +13,8 @@ if TYPE_CHECKING:
     from plumbline import gradients, methods
     from plumbline.mechanism.calibration import Budget
     from plumbline.mechanism.ledger import Ledger
-    from plumbline.training import (
-        Private,
-        PublicData,
-        batch_loss,
-        make_private,
-        resume,
-        suggest_fixes,
-    )
+    from plumbline.private_training import make_private
+    from plumbline.training import Private, PublicData, batch_loss, suggest_fixes
 
 __all__ = [
     "Budget",
@@ -31,7 +25,6 @@ __all__ = [
     "gradients",
     "make_private",
     "methods",
-    "resume",
     "suggest_fixes",
 ]
 
@@ -41,8 +34,7 @@ _WHERE = {
     "Private": "training",
     "PublicData": "training",
     "batch_loss": "training",
-    "make_private": "training",
-    "resume": "training",
+    "make_private": "private_training",
     "suggest_fixes": "training",
 }
 

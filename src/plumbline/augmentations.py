@@ -1,5 +1,5 @@
-"""Random views of images: shifts with reflection, horizontal flips and crops, for self-augmentation
-(De et al. 2022, "Unlocking High-Accuracy Differentially Private Image Classification").
+"""Random views of images: shifts with reflection and horizontal flips, for self-augmentation (De
+et al. 2022, "Unlocking High-Accuracy Differentially Private Image Classification").
 
 Every row takes its own draw from its own stream (``Draws``), so a record's view is a function of
 the record alone: the other records of a batch, and how the batch is cut, do not change it.
@@ -37,7 +37,8 @@ class Shift:
     pixels: int = 4
 
     def __post_init__(self) -> None:
-        _check_whole("pixels", self.pixels, 0)
+        if type(self.pixels) is not int or self.pixels < 0:
+            raise ValueError(f"pixels is {self.pixels!r}; it must be a whole number, at least 0")
 
     def __call__(self, images: Tensor, draws: Draws) -> Tensor:
         height, width = _sides(images, draws)
@@ -79,38 +80,6 @@ class Flip:
             _window(start, height),
             torch.where(flipped[:, None], width - 1 - columns, columns),
         )
-
-
-@dataclass(frozen=True)
-class Crop:
-    """Cuts a window out of each row, ``[R, C, H, W]`` to ``[R, C, height, width]``.
-
-    All places at which the window lies inside the image are equally likely. Without a width, the
-    window is a square.
-    """
-
-    height: int
-    width: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_whole("height", self.height, 1)
-        if self.width is not None:
-            _check_whole("width", self.width, 1)
-
-    def __call__(self, images: Tensor, draws: Draws) -> Tensor:
-        within = _sides(images, draws)
-        window = (self.height, self.height if self.width is None else self.width)
-        if window[0] > within[0] or window[1] > within[1]:
-            raise ValueError(
-                f"the crop is {window[0]} x {window[1]}, but the images are {within[0]} x "
-                f"{within[1]} (H x W): a crop lies inside the image. Give a smaller crop, or "
-                "larger images."
-            )
-        rows, columns = (
-            _window(draws.integers(whole - part + 1).to(images.device), part)
-            for whole, part in zip(within, window, strict=True)
-        )
-        return _taken(images, rows, columns)
 
 
 @dataclass(frozen=True, init=False)
@@ -177,8 +146,3 @@ def _sides(images: Tensor, draws: Draws) -> tuple[int, int]:
             "and draws.repeat(K)."
         )
     return images.shape[2], images.shape[3]
-
-
-def _check_whole(name: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number, at least {least}")

@@ -65,16 +65,16 @@ def test_without_measuring_the_first_candidate_is_taken(clock: list[float]) -> N
     assert table.timings == {}
 
 
-def test_choices_can_be_pinned_in_another_process(clock: list[float]) -> None:
+def test_once_pinned_the_first_candidate_is_taken(clock: list[float]) -> None:
     candidates = {"a": taking(clock, 2, "a"), "b": taking(clock, 1, "b")}
-    one, other = Kernels(), Kernels()
-    one.run(("layer", (3, 3)), candidates)
-    other.pin(one.choices())
-    assert other.run(("layer", (3, 3)), candidates) == "b"
-    assert other.run(("unknown",), candidates) == "a", "nothing is measured once pinned"
-    other.forget()
-    assert other.run(("layer", (3, 3)), candidates) == "b"
-    assert other.measure
+    table = Kernels()
+    assert table.run(("layer", (3, 3)), candidates) == "b"
+    table.pin()
+    assert table.run(("layer", (3, 3)), candidates) == "a"
+    assert table.run(("unknown",), candidates) == "a", "nothing is measured once pinned"
+    table.forget()
+    assert table.run(("layer", (3, 3)), candidates) == "b"
+    assert table.measure
 
 
 def test_poisson_batches_share_a_bucket() -> None:

@@ -351,7 +351,7 @@ def preferring(name: str | None) -> Iterator[None]:
     def run(key: Any, candidates: Any, *rest: Any, **named: Any) -> Any:
         return candidates[name]() if name in candidates else usual(key, candidates, *rest, **named)
 
-    KERNELS.pin({})
+    KERNELS.pin()
     try:
         with mock.patch.object(KERNELS, "run", run):
             yield

@@ -16,6 +16,7 @@ from plumbline.clipping import Flat
 from plumbline.evaluation import DpSat, InnerMomentum, OuterMomentum, Plain
 from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.noise import gaussian
+from plumbline.mechanism.release import PoissonSampling
 
 RECORDS, STEPS, EXPECTED, CLIP, SIGMA, RATE = 30, 6, 8, 0.6, 1.3, 0.2
 LOSS = nn.CrossEntropyLoss(reduction="none")
@@ -201,3 +202,26 @@ def test_groups_are_needed_and_declared() -> None:
 def test_a_bad_bound_is_refused_where_it_enters() -> None:
     with pytest.raises(ValueError, match="clip is -1"):
         pl.methods.dpsgd(clip=-1)
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "dpsgd_f", "dp_sam", "nonprivate", "fairlens"])
+def test_what_a_step_releases_is_said_once(name: str) -> None:
+    method = pl.methods.REGISTRY[name].make()
+    sampling = PoissonSampling(rate=0.25)
+    release = method.release(SIGMA, sampling)
+    assert release.sampling == sampling
+    assert release.queries == method.queries(SIGMA)
+    assert release.composition == method.composition
+    assert release.unbounded_reason == method.unbounded_reason
+    assert method.private == (name not in ("nonprivate", "fairlens"))
+    charged = make(network(), method, sensitive_features=[0, 1] * (RECORDS // 2)).plan.release
+    assert charged == method.release(SIGMA, charged.sampling)
+
+
+def test_a_method_without_a_guarantee_gets_the_noise_of_dpsgd() -> None:
+    budget = pl.Budget(epsilon=2.0, delta=1e-5, steps=10, expected_batch_size=EXPECTED)
+    needed = budget.resolve(1000, accountant="rdp", relation="replace_one").noise_multiplier
+    given = pl.methods.nonprivate().budget(budget, 1000, accountant="rdp", relation="replace_one")
+    assert (given.epsilon, given.noise_multiplier) == (None, needed)
+    assert pl.methods.dpsgd().budget(budget, 1000) is budget
+    assert pl.methods.nonprivate().budget(given, 1000) is given

@@ -64,8 +64,7 @@ def resumed(name: str, path: Path) -> pl.Private:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()  # so that only what was stored can bring it back
-    return pl.resume(
-        path,
+    return pl.make_private(
         model,
         Recording(model.parameters(), lr=RATE),
         settings.get("data", images()),
@@ -75,6 +74,7 @@ def resumed(name: str, path: Path) -> pl.Private:
         seed=SEED,
         deterministic=True,
         sensitive_features=settings.get("sensitive_features"),
+        checkpoint=path,
     )
 
 

@@ -22,7 +22,7 @@ def records(count: int = RECORDS) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class Run:
-    """What a user has in hand before ``make_private`` or ``resume``."""
+    """What a user has in hand before ``make_private``."""
 
     kind: str = "sgd"
     settings: dict[str, Any] = field(default_factory=dict)
@@ -49,23 +49,18 @@ class Run:
             "loss": nn.CrossEntropyLoss(reduction="none"),
             "method": plumbline.methods.dpsgd(clip=1.0),
             "budget": BUDGET,
+            "schedulers": self.schedulers,
             **{name: value for name, value in self.settings.items() if name != "dataset"},
         }
 
-    def make(self) -> Private:
+    def make(self, **more: Any) -> Private:
         dataset = self.settings.get("dataset", records())
-        return plumbline.make_private(self.model, self.optimizer, dataset, **self.arguments)
+        given = {**self.arguments, **more}
+        return plumbline.make_private(self.model, self.optimizer, dataset, **given)
 
     def resume(self, path: Path) -> Private:
-        dataset = self.settings.get("dataset", records())
-        return plumbline.resume(
-            path,
-            self.model,
-            self.optimizer,
-            dataset,
-            schedulers=self.schedulers,
-            **self.arguments,
-        )
+        assert path.exists()
+        return self.make(checkpoint=path)
 
     def train(self, private: Private, steps: int = STEPS) -> Private:
         """Up to ``steps`` steps more."""

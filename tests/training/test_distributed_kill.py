@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from plumbline import Ledger
-from plumbline.training.distributed import RankFailed, RankLost, Ranks
+from plumbline.training.distributed import RankFailed, RankLost
 from tests.training.ranks import Ended, in_ranks, warm
 from tests.training.runs import STEPS, Run, charged
 
@@ -63,21 +63,16 @@ def life(folder: Path, number: int, settings: dict[str, Any], plan: Plan, rank: 
         _kill_at(folder, plan)
     checkpoint = folder / "checkpoint"
     torch.manual_seed(rank)
-    there = Ranks.here().from_first("the folder", checkpoint.exists)
     ledger = Ledger.open(folder / "ledger") if rank == 0 else None
     run = Run("dropout", {**settings, "ledger": ledger})
-    if there:
-        private = run.resume(checkpoint)
-    else:
-        private = run.make()
-        private.save(checkpoint)
+    private = run.make(checkpoint=checkpoint)
     for batch in private:
         private.step(batch)
         attempt = private.attempt if settings else number
         write(notes, f"{attempt} {batch.step}\n".encode())
         if private.steps_done % 3 == 0:
-            private.save(checkpoint)
-    private.save(checkpoint)
+            private.save()
+    private.save()
     if ledger is not None:
         ledger.close()
     return private.charged

@@ -169,8 +169,7 @@ def test_a_checkpoint_is_whole(before: int, after: int, tmp_path: Path) -> None:
     def go_on(rank: int) -> tuple[Tensor, Tensor]:
         make, data = MODELS["transformer"]
         model = make() if after == 0 else sharded(make(), after)
-        resumed = pl.resume(
-            checkpoint,
+        resumed = pl.make_private(
             model,
             adam(model),
             data(),
@@ -180,6 +179,7 @@ def test_a_checkpoint_is_whole(before: int, after: int, tmp_path: Path) -> None:
             seed=7,
             deterministic=True,
             averaging=0.9,
+            checkpoint=checkpoint,
         )
         start = whole(resumed.model)
         small.run(resumed)

@@ -114,7 +114,7 @@ def test_every_call_to_the_disk_may_fail(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fail)
-        with pytest.raises(CheckpointError, match="A checkpoint that was there before is as it"):
+        with pytest.raises(CheckpointError, match="checkpoint that was there before is unchanged"):
             private.save(path)
     assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["checkpoint.pt"]

@@ -37,19 +37,15 @@ def life(folder: Path, kind: str, settings: dict[str, Any], report: Callable[[in
     torch.manual_seed(1)
     with Ledger.open(folder / "ledger") as ledger:
         run = Run(kind, {**settings, "ledger": ledger})
-        if checkpoint.exists():
-            private = run.resume(checkpoint)
-        else:
-            private = run.make()
-            private.save(checkpoint, schedulers=run.schedulers)
+        private = run.make(checkpoint=checkpoint)
         for batch in private:
             private.step(batch)
             report(batch.step)
             for scheduler in run.schedulers:
                 scheduler.step()
             if private.steps_done % 3 == 0:
-                private.save(checkpoint, schedulers=run.schedulers)
-        private.save(checkpoint, schedulers=run.schedulers)
+                private.save()
+        private.save()
         private.close()
     torch.save(weights(run.model), folder / "end")
     return calls.count if calls else 0

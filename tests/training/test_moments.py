@@ -253,8 +253,7 @@ def test_a_checkpoint_knows_what_was_before(tmp_path: Path) -> None:
 
     def resume(**changes: Any) -> pl.Private:
         model = network()
-        return pl.resume(
-            tmp_path / "checkpoint",
+        return pl.make_private(
             model,
             torch.optim.SGD(model.parameters(), lr=0.5),
             data(),
@@ -263,6 +262,7 @@ def test_a_checkpoint_knows_what_was_before(tmp_path: Path) -> None:
             budget=budget(),
             seed=7,
             deterministic=True,
+            checkpoint=tmp_path / "checkpoint",
             **changes,
         )
 

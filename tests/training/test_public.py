@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import plumbline as pl
 from plumbline.mechanism.random_source import SeededSource
+from plumbline.training.distributed import Ranks
 from plumbline.training.losses import per_record
 from plumbline.training.public import PublicData, PublicStream
 from tests.training.small import (
@@ -63,9 +64,9 @@ def test_its_randomness_is_under_its_own_domain() -> None:
     asked: list[str] = []
 
     class Watched(SeededSource):
-        def stream(self, domain: str, *position: int, start: int = 0) -> Any:
+        def stream(self, domain: str, *position: int) -> Any:
             asked.append(domain)
-            return super().stream(domain, *position, start=start)
+            return super().stream(domain, *position)
 
     watched = PublicStream(PublicData(data(10), batch_size=4), per_record(LOSS), Watched(7))
     watched.indices(0)
@@ -100,7 +101,7 @@ def test_a_loss_of_its_own_may_reduce() -> None:
     model = network()
     parameters = dict(model.named_parameters())
     own = stream(PublicData((x, y), batch_size=12, loss=nn.CrossEntropyLoss()))
-    found = own.gradient(model, parameters, 0)
+    found = own.gradient(model, parameters, 0, Ranks())
     expected = gradient_of(model, x, y) / 12
     torch.testing.assert_close(torch.cat([g.flatten() for g in found.values()]), expected)
 
@@ -109,7 +110,7 @@ def test_a_loss_of_its_own_may_reduce() -> None:
         return of(batch).square().sum(1)
 
     other = stream(PublicData(x, batch_size=12, loss=unlabelled))
-    found = other.gradient(model, parameters, 0)
+    found = other.gradient(model, parameters, 0, Ranks())
     model(x).square().sum(1).mean().backward()
     for name, parameter in parameters.items():
         torch.testing.assert_close(found[name], parameter.grad)
@@ -119,7 +120,7 @@ def test_grad_and_unused_parameters_are_left() -> None:
     model = network()
     model.register_parameter("unused", nn.Parameter(torch.ones(3)))
     found = stream(PublicData(data(5), batch_size=2)).gradient(
-        model, dict(model.named_parameters()), 0
+        model, dict(model.named_parameters()), 0, Ranks()
     )
     assert torch.equal(found["unused"], torch.zeros(3))
     assert all(p.grad is None for p in model.parameters())
@@ -177,11 +178,11 @@ def test_a_checkpoint_goes_on_with_the_same_public_batches(tmp_path: Any) -> Non
     }
 
     def resume(**changes: Any) -> pl.Private:
-        return pl.resume(
-            tmp_path / "checkpoint",
+        return pl.make_private(
             resumed,
             torch.optim.SGD(resumed.parameters(), lr=0.5),
             data(),
+            checkpoint=tmp_path / "checkpoint",
             **settings,
             **changes,
         )

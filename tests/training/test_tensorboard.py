@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from plumbline import make_private
 from plumbline.mechanism.calibration import Budget
 from plumbline.methods import dpsgd
-from plumbline.training import make_private
 from plumbline.training.tensorboard import TensorBoard
 
 

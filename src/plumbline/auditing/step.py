@@ -1,6 +1,6 @@
 """The white-box audit of one step: what the real step tells of a planted canary.
 
-The step is that of ``make_private``: its clipping, its noise, its normaliser and its accounting are
+The step is the one that trains: its clipping, its noise, its normaliser and its accounting are
 what is audited. How far the canary moves the exact answers is measured (``watched``); the noise is
 read off entries of the real answers that no record touches, so that millions of repetitions cost
 one step; whether the canary is in a batch is drawn by the real sampler. Three tests look at what
@@ -160,7 +160,7 @@ def audit_step(
     world.try_sampling(sampling_rate)
     moved, canary = math.nan, None
     findings: tuple[AuditFinding, ...] = ()
-    if made.unbounded_reason is None:
+    if made.private:
         canary = world.farthest()
         told = world.steps(canary, 2 * repetitions, 2 if "difference" in statistics else 1)
         moved = told[0].moved

@@ -1,9 +1,9 @@
 """A method that takes its step with the canary and, beside it, without, and keeps what it was told.
 
-``make_private`` takes it as it takes any method. What is asked is what the method asks with the
-canary in the batch; the mechanism answers as it always does; and the same answer goes to the
-method's step on the batch without the canary. So both steps share everything that is public, and
-how far their exact values are apart is what the noise has to hide.
+It is trained like any method. What is asked is what the method asks with the canary in the batch;
+the mechanism answers as it always does; and the same answer goes to the method's step on the batch
+without the canary. So both steps share everything that is public, and how far their exact values
+are apart is what the noise has to hide.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from plumbline.auditing.canary import idle
-from plumbline.mechanism.release import Composition, GaussianQuery, Query
+from plumbline.mechanism.release import Query, Sampling, StepRelease
 from plumbline.methods import Method
 
 Steps = Generator[Query, dict[str, Tensor], dict[str, Tensor]]
@@ -67,54 +67,35 @@ class Told:
         return math.hypot(*(answer.moved / answer.std for answer in self.answers))
 
 
-class Watched:
+class Watched(Method):
     """A method under audit; the canary is the last record.
 
     Attributes:
         method: The method.
-        name: Its name.
         told: What each step told.
     """
 
     def __init__(self, method: Method, repetitions: int) -> None:
+        super().__init__(
+            name=method.name,
+            evaluation=method.evaluation,
+            clipping=method.clipping,
+            noisy=method.noisy,
+            composition=method.composition,
+        )
         self.method = method
-        self.name = method.name
         self.told: list[Told] = []
         self._without = copy.deepcopy(method)
         self._repetitions = repetitions
 
-    @property
-    def needs_groups(self) -> bool:
-        return self.method.needs_groups
-
-    @property
-    def composition(self) -> Composition:
-        return self.method.composition
+    # The method may be of a class that declares these differently.
 
     @property
     def together(self) -> bool:
         return self.method.together
 
-    @property
-    def unbounded_reason(self) -> str | None:
-        return self.method.unbounded_reason
-
-    @property
-    def one_process_reason(self) -> str | None:
-        return self.method.one_process_reason
-
-    @property
-    def reads_released(self) -> bool:
-        return self.method.reads_released
-
-    def queries(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
-        return self.method.queries(noise_multiplier)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.method.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.method.load_state_dict(state)
+    def release(self, noise_multiplier: float, sampling: Sampling) -> StepRelease:
+        return self.method.release(noise_multiplier, sampling)
 
     def see(self, chunk: Any) -> Any:
         return self.method.see(chunk)

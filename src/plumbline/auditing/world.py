@@ -1,6 +1,6 @@
 """The canary's world: a method made private in it, its real steps, and its claims.
 
-Nothing here stands in for the library: the run is ``make_private``'s, on full batches with the
+Nothing here stands in for the library: the run is a real one, on full batches with the
 canary in them, and who takes part in a sampled step is drawn by its sampler.
 """
 
@@ -20,7 +20,8 @@ from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.random_source import SecureSource, SeededSource
 from plumbline.methods import Method
 from plumbline.sampling import PoissonSampler
-from plumbline.training import Private, make_private
+from plumbline.training import Private, Setup, start
+from plumbline.training.distributed import Ranks
 
 _TRIED = 64  # repetitions while canaries are tried
 
@@ -49,10 +50,10 @@ class World:
         """The method made private, with so many entries that no record touches."""
         data, groups = records(canary, self.others)
         model = Words(self.others + 1, repetitions)
-        return make_private(
-            model,
-            torch.optim.SGD(model.parameters(), lr=1e-3),
-            data,
+        setup = Setup(
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=1e-3),
+            dataset=data,
             loss=nn.BCEWithLogitsLoss(reduction="none"),
             method=Watched(self.method, repetitions) if watched else self.method,
             budget=Budget(
@@ -65,6 +66,7 @@ class World:
             sensitive_features=groups,
             seed=self.seed,
         )
+        return start(setup, Ranks())  # where several processes train, each audits for itself
 
     def claimed(self, rate: float, steps: int) -> float:
         """The accountant's epsilon."""

@@ -12,7 +12,6 @@ from plumbline.cli.chart import chart
 if TYPE_CHECKING:
     from plumbline.mechanism.accountant import Accountant
     from plumbline.mechanism.calibration import Budget, Plan
-    from plumbline.mechanism.release import Sampling, StepRelease
     from plumbline.methods import Method
 
 _ACCOUNTANTS: tuple[Accountant, ...] = ("pld", "rdp")
@@ -94,16 +93,12 @@ def _noise_of_methods(spec: Budget, records: int) -> tuple[list[dict[str, Any]],
     baseline = None
     for entry in METHODS.values():
         method = entry.make(**entry.example())
-        if method.unbounded_reason is not None:
+        if not method.private:
             continue
         key = (*method.queries(1.0), *method.queries(2.0), method.composition)
         if key not in plans:
             plans[key] = {
-                accountant: spec.resolve(
-                    records,
-                    release_at=_release_of(method),
-                    accountant=accountant,
-                )
+                accountant: spec.resolve(records, release_at=method.release, accountant=accountant)
                 for accountant in _ACCOUNTANTS
             }
         if entry.name == BASELINE:
@@ -112,17 +107,6 @@ def _noise_of_methods(spec: Budget, records: int) -> tuple[list[dict[str, Any]],
         rows.append({"method": entry.name, "asks": _asked(method), **noise})
     assert baseline is not None
     return rows, baseline
-
-
-def _release_of(method: Method) -> Any:
-    def release(sigma: float, sampling: Sampling) -> StepRelease:
-        from plumbline.mechanism.release import StepRelease
-
-        return StepRelease(
-            sampling=sampling, queries=method.queries(sigma), composition=method.composition
-        )
-
-    return release
 
 
 def _asked(method: Method) -> str:

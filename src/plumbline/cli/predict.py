@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -105,16 +104,16 @@ def _write(
     """Writes all rows; how many are of each class, and each column's cells that are unseen."""
     import torch
 
-    from plumbline.durable import advice
+    from plumbline import durable
     from plumbline.experiments.files import FileError
     from plumbline.training.without_trace import evaluating
 
     counts: Counter[str] = Counter()
     unseen: dict[str, Counter[str]] = {one.name: Counter() for one in encoding.columns}
-    beside = Path(f"{out}.tmp")  # the file is whole or not there
     try:
         with (
-            beside.open("w", encoding="utf-8", newline="") as stream,
+            durable.replacing(out) as descriptor,
+            open(descriptor, "w", encoding="utf-8", newline="", closefd=False) as stream,
             evaluating(model),
             torch.no_grad(),
         ):
@@ -130,11 +129,9 @@ def _write(
                 cells = zip(*(chunk.columns[name] for name in rows.names), strict=True)
                 for given, name, row in zip(cells, predicted, numbers, strict=True):
                     writer.writerow([*given, name, *row])
-        os.replace(beside, out)
     except OSError as error:
-        raise FileError(f"Cannot write {out}: {error.strerror}. {advice(error)}.") from error
-    finally:
-        beside.unlink(missing_ok=True)
+        why = f"{error.strerror}. {durable.advice(error)}"
+        raise FileError(f"Cannot write {out}: {why}.") from error
     return counts, unseen
 
 

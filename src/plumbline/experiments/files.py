@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plumbline.training.checkpoint_file import advice, put
+from plumbline import durable
 
 RECIPE, VERSIONS = "recipe.json", "versions.json"
 METRICS, CHECKPOINT, MODEL = "metrics.jsonl", "checkpoint.pt", "model.pt"
@@ -33,7 +33,7 @@ def make_folder(path: Path) -> None:
 def write_bytes(path: Path, data: bytes, *, permissions: int = 0o666) -> None:
     """Writes a file so that it is whole or not there."""
     with _in_words("write", path):
-        put(path, data, permissions=permissions)
+        durable.write(path, data, permissions=permissions)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -111,5 +111,6 @@ def _in_words(do: str, path: Path) -> Iterator[None]:
     except OSError as error:
         raise FileError(
             f"Cannot {do} {path}: {error.strerror}. What was there before is as it was, and what "
-            f"was spent is in the ledger. {advice(error)}, then give the same command again."
+            f"was spent is in the ledger. {durable.advice(error)}, then give the same command "
+            "again."
         ) from error

@@ -24,7 +24,7 @@ from plumbline.experiments.recipe import (
     Recipe,
     parameters_of,
 )
-from plumbline.mechanism.calibration import Budget, Plan
+from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method
 from plumbline.models import MODELS
@@ -197,23 +197,14 @@ def budget_of(spec: RunSpec, method: Method, records: int) -> Budget:
     a number of epochs of its own gets the epsilon that the recipe's plain DP-SGD would spend.
     """
     part = spec.recipe.budget
-    given = spec.method.own_sizes
     if spec.method.epsilon is not None:
         part = part.model_copy(update={"epsilon": spec.method.epsilon, "noise_multiplier": None})
-    if not given and (method.unbounded_reason is None or part.noise_multiplier is not None):
-        return part.budget()
-
-    def resolved(budget: Budget) -> Plan:
-        return budget.resolve(records, accountant=part.accountant, relation=part.relation)
-
     budget = part.budget()
-    if given:
-        epsilon = part.epsilon or resolved(budget).epsilon
+    if given := spec.method.own_sizes:
+        plain = budget.resolve(records, accountant=part.accountant, relation=part.relation)
+        epsilon = part.epsilon or plain.epsilon
         budget = replace(budget, epsilon=epsilon, noise_multiplier=None, **given)
-    if method.unbounded_reason is None:
-        return budget
-    noise = resolved(budget).noise_multiplier
-    return replace(budget, epsilon=None, noise_multiplier=noise)
+    return method.budget(budget, records, accountant=part.accountant, relation=part.relation)
 
 
 def _short(part: BaseModel) -> dict[str, Any]:

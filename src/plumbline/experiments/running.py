@@ -35,7 +35,8 @@ from plumbline.experiments.probing import Probing
 from plumbline.experiments.run_result import RunResult, finish, read_result, versions
 from plumbline.experiments.run_spec import RunSpec, budget_of
 from plumbline.mechanism.ledger import Ledger
-from plumbline.training import Private, make_private, resume
+from plumbline.private_training import make_private
+from plumbline.training import Private
 from plumbline.training.checkpoint_file import remove_pair
 from plumbline.training.distributed import Ranks
 from plumbline.training.fitting import StepInfo
@@ -213,10 +214,9 @@ def started(
     }
     made = spec.optimizer.build(model)
     there = Ranks.here().from_first("the folder", lambda: checkpoint and checkpoint.is_file())
-    if checkpoint is not None and there:
-        return resume(checkpoint, model, made, splits.train, **settings)
-    centre(spec, model, splits.train, ledger)
-    return make_private(model, made, splits.train, **settings)
+    if not there:
+        centre(spec, model, splits.train, ledger)
+    return make_private(model, made, splits.train, checkpoint=checkpoint, **settings)
 
 
 class _Log:

@@ -98,8 +98,11 @@ def select(
     if title not in rows:
         raise RecipeError(f"There is no row {title!r} in the recipe; there are {', '.join(rows)}.")
     row, count = rows[title], RandomCount(mean)
-    if (reason := row.build().unbounded_reason) is not None:
-        raise RecipeError(f"{title} has no guarantee that a selection could keep: {reason}.")
+    method = row.build()
+    if not method.private:
+        raise RecipeError(
+            f"{title} has no guarantee that a selection could keep: {method.unbounded_reason}."
+        )
     if recipe.budget.relation != "add_remove":
         raise RecipeError("Private selection is accounted for add_remove only.")
     spec = RunSpec(recipe, row, recipe.seeds[0], held_out=recipe.tune.validation)

@@ -2,9 +2,8 @@
 
 Per-record gradients of one layer can be had in several ways, and which is fastest depends on the
 layer's shape and on the machine. ``Kernels.run`` times the candidates on the first batch of a shape
-(as cuDNN's benchmark mode does), keeps the fastest and uses it from then on. A fixed choice can be
-asked for, so that two runs add up their numbers in the same order: ``pin`` takes what ``choices``
-gave, and ``measure=False`` takes each layer's first candidate.
+(as cuDNN's benchmark mode does), keeps the fastest and uses it from then on. After ``pin``, each
+shape's first candidate is taken, so that two runs add up their numbers in the same order.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class Kernels:
     measure: bool = True
     timings: dict[Key, dict[str, float]] = field(default_factory=dict)
     _chosen: dict[Key, str] = field(default_factory=dict)
-    _pinned: dict[str, str] = field(default_factory=dict)
 
     def run(
         self,
@@ -54,7 +52,7 @@ class Kernels:
 
         ``finish`` is what will be done with the result later; its time counts in the measurement.
         """
-        name = self._chosen.get(key) or self._pinned.get(repr(key)) or ""
+        name = self._chosen.get(key) or ""
         if name not in candidates:
             if self.measure and len(candidates) > 1:
                 return self._fastest(key, candidates, finish)
@@ -62,21 +60,15 @@ class Kernels:
         self._chosen[key] = name
         return candidates[name]()
 
-    def choices(self) -> dict[str, str]:
-        """The choices made so far, pinned ones too, as plain text that a checkpoint can hold."""
-        return self._pinned | {repr(key): name for key, name in self._chosen.items()}
-
-    def pin(self, choices: Mapping[str, str]) -> None:
-        """Use these choices from now on and measure nothing."""
+    def pin(self) -> None:
+        """Take each shape's first candidate from now on, and measure nothing."""
         self.measure = False
         self._chosen = {}
-        self._pinned = dict(choices)
 
     def forget(self) -> None:
         """Drop every choice and timing, and measure again."""
         self.measure = True
         self._chosen = {}
-        self._pinned = {}
         self.timings = {}
 
     def chosen(self, key: Key) -> str | None:

@@ -166,11 +166,6 @@ class EpsilonCurve:
             )
         return self._values[counted]
 
-    def precompute(self) -> None:
-        """Fills the whole grid now, so that no step of the run waits for it."""
-        for step in self._grid:
-            self(step)
-
 
 @functools.lru_cache(maxsize=4096)
 def _epsilon(

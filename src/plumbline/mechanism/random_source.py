@@ -27,8 +27,6 @@ from numpy.typing import NDArray
 __all__ = ["RandomSource", "SecureSource", "SeededSource", "Stream", "process_identity"]
 
 _KEY_BYTES = 32
-_BLOCK_BYTES = 64
-_MAX_BYTES = _BLOCK_BYTES << 32  # ChaCha20 counts blocks in 32 bits: 256 GiB per stream
 _ZEROS = np.zeros(1 << 16, dtype=np.uint8)  # encrypting zeros yields the key stream itself
 
 
@@ -41,14 +39,11 @@ class Stream:
 
     __slots__ = ("_cipher", "_owner", "_secure")
 
-    def __init__(self, key: bytes, *, secure: bool, start: int = 0) -> None:
-        """Starts the stream of `key` at byte `start`; use `RandomSource.stream` instead."""
-        if not 0 <= start < _MAX_BYTES:
-            raise ValueError(f"start is {start}, but a stream has {_MAX_BYTES} bytes from 0 on")
+    def __init__(self, key: bytes, *, secure: bool) -> None:
+        """Starts the stream of `key`; use `RandomSource.stream` instead."""
         self._secure = secure
         self._owner = process_identity()
-        self._cipher = _cipher(key, start // _BLOCK_BYTES)
-        self.bytes(start % _BLOCK_BYTES)
+        self._cipher = _cipher(key)
 
     def bytes(self, n: int) -> bytes:
         """Returns the next `n` uniform bytes."""
@@ -63,7 +58,7 @@ class Stream:
     def _fill(self, target: NDArray[np.uint8]) -> NDArray[np.uint8]:
         if self._secure and self._owner != process_identity():
             self._owner = process_identity()
-            self._cipher = _cipher(os.urandom(_KEY_BYTES), 0)
+            self._cipher = _cipher(os.urandom(_KEY_BYTES))
         view = target.data
         for start in range(0, len(target), len(_ZEROS)):
             piece = view[start : start + len(_ZEROS)]
@@ -83,15 +78,14 @@ class RandomSource(ABC):
     __slots__ = ()
     secure: ClassVar[bool]
 
-    def stream(self, domain: str, *position: int, start: int = 0) -> Stream:
+    def stream(self, domain: str, *position: int) -> Stream:
         """Returns the stream of `(domain, *position)`, the same one whenever it is asked for.
 
         Args:
             domain: what the stream is for, such as `"sampling"`.
             *position: integers that say which one, such as the step; below 2^63 in size.
-            start: the byte to start at. Seeking is free, so a shard of records costs only its part.
         """
-        return Stream(self._derive(domain, position), secure=self.secure, start=start)
+        return Stream(self._derive(domain, position), secure=self.secure)
 
     @abstractmethod
     def once(self, domain: str, *position: int) -> Stream:
@@ -222,8 +216,7 @@ def process_identity() -> tuple[int, int]:
     return os.getpid(), _forks
 
 
-def _cipher(key: bytes, block: int) -> CipherContext:
-    # The nonce is zero: no key is ever used for two streams.
-    nonce = block.to_bytes(4, "little") + bytes(12)
-    cipher: Cipher[Any] = Cipher(algorithms.ChaCha20(key, nonce), mode=None)
+def _cipher(key: bytes) -> CipherContext:
+    # The counter starts at zero, and the nonce is zero: no key is ever used for two streams.
+    cipher: Cipher[Any] = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None)
     return cipher.encryptor()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,9 @@ from torch import Tensor
 from plumbline.clipping import Clipping, Program
 from plumbline.evaluation import Batch, Chunk, Evaluation, Plain, Update
 from plumbline.gradients import PerSampleGradients
-from plumbline.mechanism.release import Composition, GaussianQuery, Query
+from plumbline.mechanism.accountant import Accountant, Relation
+from plumbline.mechanism.calibration import Budget
+from plumbline.mechanism.release import Composition, GaussianQuery, Query, Sampling, StepRelease
 
 GRADIENT = "gradient"
 
@@ -49,6 +51,11 @@ class Method:
             return f"the method '{self.name}' adds no noise"
         reasons = [rule.unbounded_reason for rule in self.evaluation]
         return next((reason for reason in reasons if reason is not None), None)
+
+    @property
+    def private(self) -> bool:
+        """Whether the method has a guarantee; ``unbounded_reason`` says why not."""
+        return self.unbounded_reason is None
 
     @property
     def one_process_reason(self) -> str | None:
@@ -90,6 +97,33 @@ class Method:
             gradient,
             *self.clipping.queries_after(sigma),
         )
+
+    def release(self, noise_multiplier: float, sampling: Sampling) -> StepRelease:
+        """What one step releases: this is what is accounted, charged and verified."""
+        return StepRelease(
+            sampling=sampling,
+            queries=self.queries(noise_multiplier),
+            unbounded_reason=self.unbounded_reason,
+            composition=self.composition,
+        )
+
+    def budget(
+        self,
+        budget: Budget,
+        records: int,
+        *,
+        accountant: Accountant = "pld",
+        relation: Relation = "add_remove",
+    ) -> Budget:
+        """The budget to train this method with, on ``records`` records.
+
+        No noise brings a method without a guarantee to an epsilon: it gets the noise that DP-SGD
+        needs for it, so that the two can be compared.
+        """
+        if self.private or budget.epsilon is None:
+            return budget
+        dpsgd = budget.resolve(records, accountant=accountant, relation=relation)
+        return replace(budget, epsilon=None, noise_multiplier=dpsgd.noise_multiplier)
 
     def step(self, batch: Batch) -> Program[Update]:
         """One step: each rule asks what it needs, the clipped mean is asked for between."""

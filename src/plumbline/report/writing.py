@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from plumbline import durable
 from plumbline.report.page import page
 from plumbline.report.reading import read
 
@@ -27,7 +28,5 @@ def write(folder: str | os.PathLike[str], path: str | os.PathLike[str] | None = 
     text = page(read(folder))
     target = Path(folder) / FILE if path is None else Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(target.name + ".part")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, target)
+    durable.write(target, text.encode("utf-8"))
     return target

@@ -1,15 +1,16 @@
-"""Private training in the user's own loop: ``make_private`` and its accounted step."""
+"""Private training: what the user gave (``Setup``), the run (``start``) and its accounted step."""
 
 from plumbline.training.batches import PrivateBatch
-from plumbline.training.checkpoint import CheckpointMismatch, resume, save
+from plumbline.training.checkpoint import CheckpointMismatch
 from plumbline.training.checkpoint_file import CheckpointError
 from plumbline.training.distributed import RankFailed, RankLost, RanksDisagree
 from plumbline.training.fitting import Callback, StepInfo, StopFitting
 from plumbline.training.fixes import Fix, fixes, suggest_fixes
 from plumbline.training.losses import BatchLoss, batch_loss
-from plumbline.training.making import make_private
 from plumbline.training.private import BatchRefused, BudgetSpent, Private
 from plumbline.training.public import PublicData
+from plumbline.training.session import start
+from plumbline.training.setup import Setup
 
 __all__ = [
     "BatchLoss",
@@ -25,12 +26,11 @@ __all__ = [
     "RankFailed",
     "RankLost",
     "RanksDisagree",
+    "Setup",
     "StepInfo",
     "StopFitting",
     "batch_loss",
     "fixes",
-    "make_private",
-    "resume",
-    "save",
+    "start",
     "suggest_fixes",
 ]

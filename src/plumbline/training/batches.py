@@ -100,13 +100,12 @@ class PrivateBatch:
             unit = places if units is None else units[places]
             first, last = int(unit[0]), int(unit[-1])
             yield PrivateChunk(
+                indices[places],
+                unit_ids[first : last + 1],
                 self,
-                self._owner,
-                place=(int(places[0]), len(places)),
-                indices=indices[places],
-                unit_ids=unit_ids[first : last + 1],
-                unit=None if units is None else unit - first,
-                together=self._together,
+                int(places[0]),
+                None if units is None else unit - first,
+                self._together,
             )
 
     def zeros(self) -> dict[str, Tensor]:
@@ -131,16 +130,8 @@ class PrivateBatch:
         )
 
     def chunk_of(self, indices: Tensor) -> PrivateChunk:
-        """A chunk of these records (``[R]``), each a unit, to be looked at."""
-        return PrivateChunk(
-            self,
-            self._owner,
-            place=(0, len(indices)),
-            indices=indices,
-            unit_ids=indices,
-            unit=None,
-            together=False,
-        )
+        """A chunk of these records (``[R]``), each of which is a unit; for tests of the model."""
+        return PrivateChunk(indices, indices, self, 0)
 
     def _own(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """This process's records ``[R]``, its units, and each record's unit among them, ``[R]``."""
@@ -155,11 +146,11 @@ class PrivateBatch:
         return self.indices[records], unit_ids, self._unit[records] // shares
 
     @contextmanager
-    def same_random_numbers(self, place: tuple[int, int]) -> Iterator[None]:
-        """Gives a chunk the same random numbers (dropout masks) in all passes.
+    def same_random_numbers(self, place: int) -> Iterator[None]:
+        """Gives the chunk at ``place`` the same random numbers (dropout masks) in all passes.
 
-        They come from the run's own randomness, not from torch's generator: that one's seed is
-        often no secret, and who knows the masks sees what one record more does to all the others'.
+        They come from the run's own randomness, not from torch's generator, whose seed is often no
+        secret: who knows the masks sees what one record more does to those of all the others.
         """
         now = RandomState(self._owner.parameters().values())
         torch.manual_seed(self._seed(place))
@@ -168,11 +159,12 @@ class PrivateBatch:
         finally:
             now.restore()
 
-    def _seed(self, place: tuple[int, int]) -> int:
-        named = f"{self._owner.draws_key(self.step)} {self._share} {place[0]}"
+    def _seed(self, place: int) -> int:
+        named = f"{self._owner.draws_key(self.step)} {self._share} {place}"
         return int.from_bytes(hashlib.blake2b(named.encode(), digest_size=8).digest(), "big")
 
 
+@dataclass(eq=False)
 class PrivateChunk:
     """A physical part of a batch.
 
@@ -181,24 +173,15 @@ class PrivateChunk:
         unit_ids: Its units' numbers, ``[units]``.
     """
 
-    def __init__(
-        self,
-        batch: PrivateBatch,
-        owner: Owner,
-        *,
-        place: tuple[int, int],
-        indices: Tensor,
-        unit_ids: Tensor,
-        unit: Tensor | None,
-        together: bool,
-    ) -> None:
-        self._batch = batch
-        self._owner = owner
-        self._place = place
-        self._unit = unit
-        self._together = together
-        self.indices = indices
-        self.unit_ids = unit_ids
+    indices: Tensor
+    unit_ids: Tensor
+    _batch: PrivateBatch = field(repr=False)
+    _place: int = field(repr=False)  # of its first record, in the batch
+    _unit: Tensor | None = field(default=None, repr=False)  # of each record, [R], ascending
+    _together: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._owner = self._batch._owner
 
     @property
     def step(self) -> int:
@@ -259,34 +242,36 @@ class PrivateChunk:
     ) -> PerSampleGradients:
         """The gradients of its units: records, or users or buckets with all of their records."""
 
-        def taken(run: _Run) -> PerSampleGradients:
+        def taken(one: _Pass) -> PerSampleGradients:
             where = at
-            if isinstance(at, Perturbation) and run.unit is not None:
-                where = replace(at, index=run.unit.clamp(max=self.units - 1))
-            together = None if run.together is None else run.unit
-            with self._batch.same_random_numbers(self._place), run.normalised():
-                return capture(run.model, run.losses, at=where, records=run.rows, together=together)
+            if isinstance(at, Perturbation) and one.unit is not None:
+                where = replace(at, index=one.unit.clamp(max=self.units - 1))
+            together = None if one.together is None else one.unit
+            with self._batch.same_random_numbers(self._place), one.normalised():
+                return capture(one.model, one.losses, at=where, records=one.rows, together=together)
 
-        run = self._run(rows)
-        if run.rows == 1:
-            return self._of_two(run, taken)
-        gradients = taken(run)
-        if run.unit is None or run.together is not None:
+        one = self._pass(rows)
+        if one.rows == 1:
+            return self._of_two(one, taken)
+        gradients = taken(one)
+        if one.unit is None or one.together is not None:
             return gradients
-        return gradients.pool(run.unit, self.units)
+        return gradients.pool(one.unit, self.units)
 
-    def _of_two(self, run: _Run, taken: Callable[[_Run], PerSampleGradients]) -> PerSampleGradients:
-        """What is ``taken`` of a single row, from a batch in which it is twice.
+    def _of_two(
+        self, one: _Pass, taken: Callable[[_Pass], PerSampleGradients]
+    ) -> PerSampleGradients:
+        """What is ``taken`` of a single row, from a batch that has the row twice.
 
-        Matrix products of one row round otherwise than those of several: by itself, a record would
-        have another gradient than beside others, and where sums cancel quite another one.
+        Matrix products of one row are rounded differently from those of several. A record alone
+        would have another gradient than beside others, and quite another one where sums cancel.
         """
-        own = torch.arange(2, device=run.device)
-        twice = replace(run, data=repeated(run.data, 2), rows=2, unit=own)
-        if run.together is not None:
+        own = torch.arange(2, device=one.device)
+        twice = replace(one, data=repeated(one.data, 2), rows=2, unit=own)
+        if one.together is not None:
             twice = replace(twice, together=own)
-        if run.weights is not None:
-            twice = replace(twice, weights=run.weights.repeat(2))
+        if one.weights is not None:
+            twice = replace(twice, weights=one.weights.repeat(2))
         return taken(twice).select(own[:1])
 
     def hvp(self, vectors: Mapping[str, Tensor], *, rows: Rows | None = None) -> PerSampleGradients:
@@ -299,33 +284,33 @@ class PrivateChunk:
                 for name, value in vectors.items()
             }
 
-        def taken(run: _Run) -> PerSampleGradients:
-            own = vectors if run.unit is None else by(run.unit.clamp(max=self.units - 1))
-            with self._batch.same_random_numbers(self._place), run.normalised():
-                return hvp(run.model, run.losses, own, records=run.rows)
+        def taken(one: _Pass) -> PerSampleGradients:
+            own = vectors if one.unit is None else by(one.unit.clamp(max=self.units - 1))
+            with self._batch.same_random_numbers(self._place), one.normalised():
+                return hvp(one.model, one.losses, own, records=one.rows)
 
-        run = self._run(rows)
-        if run.rows == 1:
-            return self._of_two(run, taken)
-        products = taken(run)
-        return products if run.unit is None else products.pool(run.unit, self.units)
+        one = self._pass(rows)
+        if one.rows == 1:
+            return self._of_two(one, taken)
+        products = taken(one)
+        return products if one.unit is None else products.pool(one.unit, self.units)
 
-    def _run(self, rows: Rows | None) -> _Run:
+    def _pass(self, rows: Rows | None) -> _Pass:
         loss, model = self._owner.loss, self._owner.model
         device = next(iter(self._owner.parameters().values())).device
         own = None if self._unit is None else self._unit.to(device)
         if rows is None:
             bucket = own if self._together else None
-            return _Run(loss, model, self.data, self.records, own, bucket)
+            return _Pass(loss, model, self.data, self.records, own, bucket)
         record = rows.record.to(device)
         unit = record if own is None else own[record]
         together = record if rows.together else unit if self._together else None
-        return _Run(loss, model, rows.data, len(record), unit, together, rows.weights)
+        return _Pass(loss, model, rows.data, len(record), unit, together, rows.weights)
 
 
 @dataclass(frozen=True)
-class _Run:
-    """What the model is run on.
+class _Pass:
+    """One pass of rows through the model.
 
     Attributes:
         rows: How many rows it is shown.

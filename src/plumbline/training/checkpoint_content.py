@@ -36,8 +36,7 @@ def unsealed(content: Any, path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise damaged(path, "it does not hold named values")
     own = {name: value for name, value in content.items() if name != _DIGEST}
-    # Checkpoints that were written before there were digests have none.
-    if _DIGEST in content and content[_DIGEST] != _digest_of(own):
+    if content.get(_DIGEST) != _digest_of(own):
         raise damaged(path, "its content is not what was saved, by its digest")
     return own
 
@@ -50,8 +49,6 @@ def check_fields(content: Mapping[str, Any], path: Path) -> None:
     """
     for name, fits in _FIELDS.items():
         if name not in content:
-            if name in _LATER:
-                continue
             raise damaged(path, f"it has no {name!r}")
         if not fits(content[name]):
             raise damaged(path, f"its {name!r} is a {type(content[name]).__name__} that cannot be")
@@ -145,5 +142,3 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "processes": lambda value: isinstance(value, list) and all(map(_is_count, value)),
     "random_of_others": lambda value: isinstance(value, list) and all(map(_is_random_state, value)),
 }
-# Which checkpoints of earlier versions lack: those of one process, or made before averages.
-_LATER = ("ranks", "processes", "random_of_others", "average")

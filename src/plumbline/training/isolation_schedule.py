@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,10 @@ from plumbline.gradients import without_batch_norm
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.isolation import check_isolation
 from plumbline.training.batches import PrivateBatch
-from plumbline.training.losses import BatchLoss
-from plumbline.training.setup import Method
 from plumbline.training.without_trace import evaluating, no_trace
+
+if TYPE_CHECKING:
+    from plumbline.training.private import Private
 
 _WATCHED, _COMPANY = 2, 16
 _MOVED = 1e-4  # of a loss: products of more rows, or of longer ones, round otherwise
@@ -33,15 +34,6 @@ _MOVED = 1e-4  # of a loss: products of more rows, or of longer ones, round othe
 
 class BadRecords(UserWarning):
     """Many records have a loss that is not finite."""
-
-
-class Run(Protocol):
-    """What the tests need of a run."""
-
-    model: nn.Module
-    loss: BatchLoss
-    method: Method
-    max_physical_batch: int | None
 
 
 class Isolation:
@@ -53,24 +45,24 @@ class Isolation:
         self._shown = False
         self._modes: tuple[bool, ...] = ()
 
-    def test(self, run: Run, batch: PrivateBatch) -> None:
+    def test(self, private: Private, batch: PrivateBatch) -> None:
         """Before a step on ``batch``: tests where it is time to.
 
         Raises:
             RecordsMixError: If one record's loss depends on another record.
         """
-        modes = _modes(run.model)
+        modes = _modes(private.model)
         due = not self._told or modes != self._modes or self._steps & (self._steps - 1) == 0
         self._steps += 1
         chunk = next(batch.chunks(), None) if due else None
         if chunk is None:
             return
         # A method that lets BatchNorm take some rows together is responsible for these.
-        with without_batch_norm(run.model) if run.method.together else nullcontext():
+        with without_batch_norm(private.model) if private.method.together else nullcontext():
             self._told = check_isolation(
-                run.model, lambda data: run.loss(run.model, data), chunk.data
+                private.model, lambda data: private.loss(private.model, data), chunk.data
             )
-            self._shown = self._shown or _check_company(run, batch)
+            self._shown = self._shown or _check_company(private, batch)
         self._modes = modes
 
 
@@ -100,24 +92,24 @@ def _modes(model: nn.Module) -> tuple[bool, ...]:
     )
 
 
-def _check_company(run: Run, batch: PrivateBatch) -> bool:
+def _check_company(private: Private, batch: PrivateBatch) -> bool:
     """Whether it could tell; it cannot where a batch has too few records."""
-    most = _COMPANY if run.max_physical_batch is None else run.max_physical_batch
+    most = _COMPANY if private.max_physical_batch is None else private.max_physical_batch
     some = batch.indices[: max(2 * _WATCHED, min(_COMPANY, most))]
     few = some[:_WATCHED]
     if len(some) == len(few):
         return False
-    first, other = _losses(run, batch, few, 0), _losses(run, batch, few, 1)
-    among = _losses(run, batch, some, 0)
+    first, other = _losses(private, batch, few, 0), _losses(private, batch, few, 1)
+    among = _losses(private, batch, some, 0)
     _warn_of_bad_records(among)
     if torch.equal(first, other):
         return _same(first, among)
     # Dropout would differ with the number of rows. What is left then is drawn record by record, or
     # by generators of the user's own, with which nothing can be compared.
-    with evaluating(run.model):
+    with evaluating(private.model):
         try:
-            first, other = _losses(run, batch, few, 0), _losses(run, batch, few, 0)
-            among = _losses(run, batch, some, 0)
+            first, other = _losses(private, batch, few, 0), _losses(private, batch, few, 0)
+            among = _losses(private, batch, some, 0)
         except Exception:  # a loss that is none in evaluation mode
             return True
     return not torch.equal(first, other) or _same(first, among)
@@ -155,10 +147,10 @@ def _same(alone: Tensor, among: Tensor) -> bool:
     )
 
 
-def _losses(run: Run, batch: PrivateBatch, indices: Tensor, seed: int) -> Tensor:
+def _losses(private: Private, batch: PrivateBatch, indices: Tensor, seed: int) -> Tensor:
     """The losses of the rows that the method shows the model, first records first."""
     chunk = batch.chunk_of(indices)
-    with no_trace(run.model), torch.no_grad():
+    with no_trace(private.model), torch.no_grad():
         torch.manual_seed(seed)
-        shown: Any = run.method.see(chunk)
-        return run.loss(run.model, shown.data).detach().double()
+        shown: Any = private.method.see(chunk)
+        return private.loss(private.model, shown.data).detach().double()

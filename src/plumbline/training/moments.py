@@ -7,7 +7,7 @@ Boneh 2021, section 2.3 and appendix). Their released code takes the two bounds 
 of the data, which nothing covers; here they are stated by who asks, without looking at the data.
 ``private_mean`` asks for a mean alone, but of every feature at every position.
 
-Guarantee: that of ``asking``.
+Guarantee: that of ``full_batch_queries``.
 """
 
 from __future__ import annotations

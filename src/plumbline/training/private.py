@@ -14,10 +14,8 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
 from typing import Any
 
-import torch
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -30,13 +28,16 @@ from plumbline.sampling import PoissonSampler, UserSampler
 from plumbline.training.answering import Answers
 from plumbline.training.averaging import WeightAverage
 from plumbline.training.batches import PrivateBatch
+from plumbline.training.charging import Charges
+from plumbline.training.checkpoint import save
 from plumbline.training.distributed import Ranks, shared_by
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
 from plumbline.training.isolation_schedule import Isolation, frozen_untouched
+from plumbline.training.parameters import apply, require_same, trainable
 from plumbline.training.public import PublicStream
 from plumbline.training.records import to_device
-from plumbline.training.run_identity import feed, inputs_digest, joint_digest, noise_position
+from plumbline.training.run_identity import feed
 from plumbline.training.setup import Setup
 
 _COMPARED = 100
@@ -52,11 +53,13 @@ class BudgetSpent(RuntimeError):
 
 
 class Private:
-    """A model in private training; made by ``make_private`` or ``resume``.
+    """A model in private training; made by ``make_private``.
 
     Attributes:
+        setup: What the user gave.
         model: The user's model.
         optimizer: The user's optimizer.
+        method: The run's own copy of the method.
         plan: The budget made exact: noise, steps, sampling rate.
         ledger: Where steps are charged, if anywhere.
         run: The run's id in the ledger.
@@ -76,37 +79,33 @@ class Private:
         setup: Setup,
         plan: Plan,
         *,
-        run: str,
-        attempt: int,
+        charges: Charges,
         source: RandomSource,
+        noise: RandomSource,
         sampler: PoissonSampler,
         steps_done: int,
         stop: int,
-        charged: int,
         warnings: Sequence[str],
-        noise: RandomSource,
         ranks: Ranks,
-        ledgered: bool,
         shards: Shards | None = None,
         processes: Sequence[int] = (),
         public: PublicStream | None = None,
     ) -> None:
+        self.setup = setup
         self.model = setup.model
         self.optimizer = setup.optimizer
-        self.method = setup.method
-        self.loss = setup.loss
+        self.method = copy.deepcopy(setup.method)  # what it keeps from step to step is the run's
+        self.loss = setup.record_loss
         self.ledger = setup.ledger
-        self.deterministic = setup.deterministic
-        self.sensitive_features = setup.sensitive_features
+        self.sensitive_features = setup.groups
         self.max_physical_batch = setup.max_physical_batch
-        self.facts = setup.facts
         self.averaging = setup.averaging
         self.average: WeightAverage | None = None
         if setup.averaging is not None:
             self.average = WeightAverage(setup.model, setup.averaging)
         self.plan = plan
-        self.run = run
-        self.attempt = attempt
+        self.run = charges.run
+        self.attempt = charges.attempt
         self.steps_done = steps_done
         self.stop = stop
         self.warnings = tuple(warnings)
@@ -120,11 +119,10 @@ class Private:
         self.processes = tuple(sorted({*processes, ranks.count}))
         self._source = source
         self._noise = noise
-        self._ledgered = ledgered
         self._shards = shards
         self._sampler = sampler
         self._sampler.step = steps_done
-        self._charged = charged
+        self._charges = charges
         self._answers: Answers | None = None
         self._pending: PrivateBatch | None = None
         self._isolation = Isolation()
@@ -169,13 +167,8 @@ class Private:
 
     @property
     def charged(self) -> int:
-        """How many steps are charged: by the word of the ledger, where there is one.
-
-        Only the first rank has it, and tells the others.
-        """
-        if self.ledger is not None:
-            return max(self.ledger.charged(self.run), self.steps_done)
-        return max(self._charged, self.steps_done)
+        """How many steps are charged; if there is a ledger, what it says."""
+        return max(self._charges.count, self.steps_done)
 
     def step(self, batch: PrivateBatch) -> None:
         """One accounted update: asks, charges, adds noise, and lets the optimizer step.
@@ -220,16 +213,25 @@ class Private:
             )
         return self._averaged(self.average)
 
-    def averaged_model(self) -> nn.Module:
-        """A copy of the model with the averaged weights, and with its own buffers."""
-        with self.averaged() as model:
-            return copy.deepcopy(model)
+    def save(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Writes a checkpoint, with which ``make_private(..., checkpoint=path)`` goes on.
 
-    def save(self, path: str | os.PathLike[str], *, schedulers: Sequence[Any] = ()) -> None:
-        """Writes a checkpoint from which ``plumbline.resume`` goes on; see ``checkpoint.save``."""
-        from plumbline.training.checkpoint import save  # which knows how to make a Private
+        Call it between steps; where several processes make the run, on all of them. It holds no
+        key and no seed. State of single records, which few methods have, goes to
+        ``<path>.PRIVATE``.
 
-        save(self, path, schedulers=schedulers)
+        Args:
+            path: The file; by default the ``checkpoint`` that ``make_private`` was given.
+
+        Raises:
+            CheckpointError: If it cannot be written; what was at ``path`` is then unchanged.
+        """
+        path = self.setup.checkpoint if path is None else path
+        if path is None:
+            raise ValueError(
+                "There is no file to save to: give a path, or make_private(..., checkpoint=path)."
+            )
+        save(self, path)
 
     def sampler_state(self) -> dict[str, Any]:
         """The sampler's position, for a checkpoint."""
@@ -241,7 +243,7 @@ class Private:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
-        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        return trainable(self.model)
 
     def put_shards_back(self) -> None:
         """Leaves each rank its part of sharded parameters, where the model was just evaluated."""
@@ -316,7 +318,7 @@ class Private:
     def _step(self, batch: PrivateBatch) -> None:
         if self.average is not None:
             self.average.require_own_weights("train on")
-        self._require_same_parameters()
+        require_same(self._trained, self.parameters(), sharded=self.sharded)
         self._accept(batch)
         self.put_shards_back()
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
@@ -324,28 +326,16 @@ class Private:
         with self._shards.gathered() if self._shards is not None else nullcontext():
             self._isolation.test(self, batch)
             # Before the charge: should it fail, nothing is spent.
-            public = self._public_gradient(batch.step)
+            public: dict[str, Tensor] = {}
+            if self._public is not None:
+                public = self._public.gradient(
+                    self.model, self.parameters(), batch.step, self.ranks
+                )
             update = self.released = self._released(batch)
-        self._apply({name: g + public[name] if public else g for name, g in update.items()})
+        summed = {name: g + public[name] if public else g for name, g in update.items()}
+        apply(summed, self.parameters(), self.optimizer)
         if self.average is not None:
             self.average.update()
-
-    def _require_same_parameters(self) -> None:
-        """Before anything is charged: the noise and the method's state are for these alone."""
-        now = self.parameters()
-        changed = [
-            name
-            for name in (*self._trained, *now)
-            if name not in now
-            or name not in self._trained
-            or (self._shards is None and now[name] is not self._trained[name])
-        ]
-        if changed:
-            raise RuntimeError(
-                f"The trainable parameters are not those that the run began with: '{changed[0]}' "
-                "was frozen, freed or replaced. A run trains the same parameters to its end: put "
-                "them back, or plan a new run with a budget of its own."
-            )
 
     def _state_digest(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
@@ -353,18 +343,6 @@ class Private:
         whole = {name: p for name, p in self.parameters().items() if not is_shard(p)}
         feed(digest, [whole, self.method.state_dict()])
         return digest.hexdigest()
-
-    def _public_gradient(self, step: int) -> dict[str, Tensor]:
-        """Of the step's public batch, if there is one; dropout would differ from rank to rank."""
-        if self._public is None:
-            return {}
-        parameters = self.parameters()
-        if self.ranks.first:
-            found = self._public.gradient(self.model, parameters, step)
-        else:
-            found = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        self.ranks.take_from_first(f"the public gradient of step {step}", found.values())
-        return found
 
     def _released(self, batch: PrivateBatch) -> dict[str, Tensor]:
         declared = self.plan.release.queries
@@ -376,10 +354,9 @@ class Private:
             while True:
                 if place == 0:
                     self._charge(batch.step, query)
-                mark = str(self.charged) if self.ranks.count > 1 else ""
+                mark = self._charges.mark
                 answer = self._answering().answer(query, declared, batch.step, place, mark)
-                if not self.ranks.first:
-                    self._charged = int(self.ranks.said[0])
+                self._charges.hear()
                 place += 1
                 query = program.send(answer)
         except StopIteration as end:
@@ -392,33 +369,13 @@ class Private:
             return update
 
     def _charge(self, step: int, query: Query) -> None:
-        """Once every rank has its part of the first answer, the first rank charges the step."""
-        mark = ""
-        if self.seeded and self._ledgered:
-            beside: list[Any] = []
-            if len(self.plan.release.queries) > 1:
-                beside = [self.parameters(), self.method.state_dict()]
-            mark = inputs_digest(self._digest_key, query, *beside)
-        marks = self.ranks.meet(f"step {step}", mark)
-        if self.ledger is not None:
-            position = None
-            if self.seeded:
-                position = noise_position(self.attempt, step), joint_digest(marks)
-            self.ledger.charge(
-                self.plan.release.to_dict(),
-                run=self.run,
-                step=step,
-                noise_position=position,
-                most=self.plan.steps,
-            )
+        beside: list[Any] = []
+        if len(self.plan.release.queries) > 1:
+            beside = [self.parameters(), self.method.state_dict()]
+        self._charges.charge(step, query, *beside)
         # From here on the step is spent: should it fail, its batch and noise are not used again.
-        self._charged += 1
         self.steps_done = step + 1
         self._sampler.step = self.steps_done
-
-    @cached_property
-    def _digest_key(self) -> bytes:
-        return self._noise.stream("digest").bytes(32)
 
     def _answering(self) -> Answers:
         if self._answers is None:
@@ -430,20 +387,6 @@ class Private:
             ahead = 0 if on_processor else self.stop
             self._answers = Answers(self._noise, numel, ahead, self.ranks, self._shards)
         return self._answers
-
-    def _apply(self, update: dict[str, Tensor]) -> None:
-        parameters = self.parameters()
-        optimized = [p for group in self.optimizer.param_groups for p in group["params"]]
-        held = {parameter: parameter.grad for parameter in (*optimized, *parameters.values())}
-        try:
-            for parameter in held:  # one that was frozen may still have a gradient of its own
-                parameter.grad = None
-            for name, parameter in parameters.items():
-                parameter.grad = update[name].to(parameter.dtype)
-            self.optimizer.step()
-        finally:
-            for parameter, gradient in held.items():
-                parameter.grad = gradient
 
     def _statement(self, steps: int) -> Statement:
         constants: dict[str, float | int | str] = {

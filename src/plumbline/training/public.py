@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from plumbline.mechanism.random_source import RandomSource
 from plumbline.sampling import FixedSampler
+from plumbline.training.distributed import Ranks
 from plumbline.training.losses import BatchLoss, Loss, applied
 from plumbline.training.records import Collate, records_of, to_device
 
@@ -98,6 +99,19 @@ class PublicStream:
         return self._sampler.indices(step)
 
     def gradient(
+        self, model: nn.Module, parameters: Mapping[str, nn.Parameter], step: int, ranks: Ranks
+    ) -> dict[str, Tensor]:
+        """The weighted mean gradient of a step's public batch, by parameter, on all ranks.
+
+        The first rank computes it: dropout would differ from rank to rank.
+        """
+        found = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        if ranks.first:
+            found = self._gradient(model, parameters, step)
+        ranks.take_from_first(f"the public gradient of step {step}", found.values())
+        return found
+
+    def _gradient(
         self, model: nn.Module, parameters: Mapping[str, nn.Parameter], step: int
     ) -> dict[str, Tensor]:
         """The weighted mean gradient of a step's public batch, by parameter; ``.grad`` is left.

@@ -1,4 +1,4 @@
-"""``start``: a run from its beginning or from a checkpoint, on every process that makes it.
+"""``start``: a run from its beginning or from its checkpoint, on every process that makes it.
 
 The first rank asks the ledger, decides where the run stands, and tells the others; what the ranks
 cannot do together is refused here, before the first step.
@@ -9,10 +9,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
+from plumbline.training import checkpoint
+from plumbline.training.charging import Charges
 from plumbline.training.distributed import Ranks, RanksDisagree
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.private import Private
@@ -23,11 +26,66 @@ from plumbline.training.run_identity import (
     noise_position,
     refuse_shared_seed,
     require_charged,
+    run_id,
 )
 from plumbline.training.setup import Setup
 
 
-def start(
+def start(setup: Setup, ranks: Ranks | None = None) -> Private:
+    """The run, ready for its next step.
+
+    If its checkpoint exists, the run goes on from there, and the model, the optimizer and the
+    schedulers get the states stored in it; so does torch's own generator (of dropout, say) in a run
+    with a seed. If not, the run begins, and its first checkpoint is written at once.
+
+    Args:
+        setup: What the user gave.
+        ranks: The processes that make the run; by default those of the process group, or this one.
+
+    Raises:
+        BudgetError: If the budget does not fit the data or cannot be met.
+        BudgetExceeded: If the ledger has no room for the steps that are left.
+        NoiseReuse: If another run on the ledger has the same seed.
+        CheckpointMismatch: If the checkpoint is of a run with other settings; nothing was loaded.
+        CheckpointError: If it cannot be read or written, or is damaged.
+        LedgerDamaged: If the ledger lacks what was charged before the checkpoint was made.
+        RanksDisagree: If the ranks were given different settings.
+        RankFailed: If another rank could not start.
+    """
+    ranks = Ranks.here() if ranks is None else ranks
+    with ranks.failing_together():
+        path = None if setup.checkpoint is None else Path(setup.checkpoint)
+        stored = None if path is None else checkpoint.read(path, ranks)
+        if path is None or stored is None:
+            private = _start(setup, setup.plan(), ranks, run=run_id(setup.seed, setup.facts))
+            if path is not None:
+                # A run that was killed before its first checkpoint would not be recognised: steps
+                # charged for it would be lost to it, and a secure run would be charged anew.
+                private.save(path)
+            return private
+        private = _start(
+            setup,
+            checkpoint.plan_of(setup, stored, path, ranks),
+            ranks,
+            run=stored["run"],
+            attempt=checkpoint.next_attempt(setup, stored, ranks.count),
+            steps_done=stored["steps_done"],
+            charged=stored["charged"],
+            warnings=() if setup.ledger is not None else (_NO_LEDGER,),
+            processes=stored["processes"],
+        )
+        checkpoint.restore(private, stored, path)
+        return private
+
+
+_NO_LEDGER = (
+    "The run was resumed from a checkpoint and has no ledger. Steps made after the checkpoint and "
+    "lost, in a crash say, are not known and not counted: if anyone can have seen their results, "
+    "more was spent than is stated here."
+)
+
+
+def _start(
     setup: Setup,
     plan: Plan,
     ranks: Ranks,
@@ -39,11 +97,11 @@ def start(
     warnings: Sequence[str] = (),
     processes: Sequence[int] = (),
 ) -> Private:
-    """The run, from ``steps_done`` on.
+    """The run from ``steps_done`` on.
 
     Args:
         setup: What the user gave.
-        plan: The budget made exact.
+        plan: Its plan.
         ranks: The processes that make it; each calls this, and what the first says holds for all.
         run: The run's id.
         attempt: How often a seeded run was resumed with fresh noise and batches.
@@ -51,12 +109,6 @@ def start(
         charged: How many steps were charged, where there is no ledger to ask.
         warnings: For the statement.
         processes: How many ranks there were in earlier sessions.
-
-    Raises:
-        BudgetExceeded: If the ledger has no room for the steps that are left.
-        NoiseReuse: If another run on the ledger has the same seed.
-        RanksDisagree: If the ranks were given different settings.
-        ValueError: If the batches would be drawn otherwise than the plan accounts for.
     """
     shards = Shards.of(setup.model, ranks)
     _refuse_ranks(setup, ranks, shards)
@@ -82,24 +134,33 @@ def start(
     if setup.deterministic:
         # Each layer's first kernel, which its shape alone decides. A table of choices, kept in the
         # checkpoint, would tell how large batches and users were.
-        KERNELS.pin({})
+        KERNELS.pin()
+    recognised = setup.seed is not None and begun.ledgered
+    public = None
+    if setup.public is not None:
+        public = PublicStream(setup.public, setup.record_loss, drawing)
     return Private(
         setup,
         plan,
-        run=begun.run,
-        attempt=begun.attempt,
+        charges=Charges(
+            plan,
+            setup.ledger,
+            ranks,
+            run=begun.run,
+            attempt=begun.attempt,
+            count=begun.charged,
+            digest_key=noise.stream("digest").bytes(32) if recognised else None,
+        ),
         source=source,
         noise=noise,
         sampler=sampler,
         steps_done=steps_done,
         stop=begun.stop,
-        charged=begun.charged,
         warnings=begun.warnings,
         ranks=ranks,
-        ledgered=begun.ledgered,
         shards=shards,
         processes=processes,
-        public=None if setup.public is None else PublicStream(setup.public, setup.loss, drawing),
+        public=public,
     )
 
 

@@ -1,17 +1,17 @@
-"""What the user gave, checked: all that ``make_private`` and ``resume`` have in common.
+"""What the user gave, checked.
 
-A ``Setup`` makes the run's plan and lists its settings as plain facts, by which a checkpoint and a
-ledger recognise the run.
+A ``Setup`` plans the run, and lists its settings as plain facts by which a checkpoint and a ledger
+recognise the run.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,8 @@ from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.random_source import RandomSource
-from plumbline.mechanism.release import Composition, GaussianQuery, Sampling, StepRelease
+from plumbline.mechanism.release import StepRelease
+from plumbline.methods.method import Method
 from plumbline.sampling import PoissonSampler, UserSampler, group_by_user
 from plumbline.training.losses import BatchLoss, Loss, per_record
 from plumbline.training.public import PublicData
@@ -29,150 +30,85 @@ from plumbline.training.records import Collate, Records, records_of
 from plumbline.training.run_identity import Facts, facts_of
 
 
-class Method(Protocol):
-    """What training needs of a method; ``plumbline.methods`` has them.
-
-    A method that keeps state of single records offers ``private_state_dict()`` and
-    ``load_private_state_dict(state)`` besides; a checkpoint keeps that in a file marked PRIVATE.
-    """
-
-    name: str
-
-    @property
-    def needs_groups(self) -> bool:
-        """Whether it needs ``sensitive_features``."""
-
-    @property
-    def composition(self) -> Composition:
-        """How its questions are charged."""
-
-    @property
-    def together(self) -> bool:
-        """Whether it lets BatchNorm take some rows together, and answers for these itself."""
-
-    @property
-    def unbounded_reason(self) -> str | None:
-        """Why the method has no guarantee, or None."""
-
-    @property
-    def one_process_reason(self) -> str | None:
-        """Why several processes cannot share the records of a step, or None."""
-
-    @property
-    def reads_released(self) -> bool:
-        """Whether it computes with released gradients as whole vectors."""
-
-    def queries(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
-        """The questions of one step."""
-
-    def see(self, chunk: Any) -> Any:
-        """A chunk as the model is to see it."""
-
-    def step(self, batch: Any) -> Any:
-        """The step's program: yields questions, receives answers, returns the update."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What it carries from step to step."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores a state."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Setup:
-    """A run as the user described it; the attributes are the arguments of ``make_private``."""
+    """A run as the user described it: the arguments of ``plumbline.make_private``, checked.
+
+    Raises:
+        ValueError: If the arguments do not fit each other; the message says what to change.
+        TypeError: If one of them is of another kind.
+    """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    records: Records
-    loss: BatchLoss
+    dataset: Any
+    loss: Loss
     method: Method
     budget: Budget
-    accountant: Accountant
-    relation: Relation
-    sensitive_features: Tensor | None
-    max_physical_batch: int | None
-    seed: int | None
-    deterministic: bool
-    ledger: Ledger | None
-    user_ids: Sequence[Any] | Tensor | None
+    accountant: Accountant = "pld"
+    relation: Relation = "add_remove"
+    sensitive_features: Sequence[int] | Tensor | None = None
+    max_physical_batch: int | None = None
+    seed: int | None = None
+    deterministic: bool = False
+    ledger: Ledger | None = None
+    user_ids: Sequence[Any] | Tensor | None = None
+    collate: Collate | None = None
     public: PublicData | None = None
-    not_covered: tuple[str, ...] = ()
     averaging: float | None = None
-    before: tuple[StepRelease, ...] = ()
+    before: Sequence[StepRelease] = ()
+    checkpoint: str | os.PathLike[str] | None = None
+    schedulers: Sequence[Any] = ()
 
-    @classmethod
-    def of(
-        cls,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        dataset: Any,
-        *,
-        loss: Loss,
-        method: Method,
-        budget: Budget,
-        accountant: Accountant,
-        relation: Relation,
-        sensitive_features: Sequence[int] | Tensor | None,
-        max_physical_batch: int | None,
-        seed: int | None,
-        deterministic: bool,
-        ledger: Ledger | None,
-        user_ids: Sequence[Any] | Tensor | None,
-        collate: Collate | None,
-        public: PublicData | None = None,
-        averaging: float | None = None,
-        before: Sequence[StepRelease] = (),
-    ) -> Setup:
-        """Checks the arguments of ``make_private``."""
-        _check_kinds(method, ledger)
-        _refuse_wrapped(model)
-        _check_optimizer(optimizer, model)
-        _refuse_narrow(model)
-        records = records_of(dataset, collate)
-        if user_ids is not None and len(user_ids) != len(records):
+    def __post_init__(self) -> None:
+        _check_kinds(self.method, self.ledger)
+        _refuse_wrapped(self.model)
+        _check_optimizer(self.optimizer, self.model)
+        _refuse_narrow(self.model)
+        records = len(self.records)
+        if self.user_ids is not None and len(self.user_ids) != records:
             raise ValueError(
-                f"user_ids has {len(user_ids)} entries for {len(records)} records; give one each."
+                f"user_ids has {len(self.user_ids)} entries for {records} records; give one each."
             )
-        if method.needs_groups and sensitive_features is None:
+        if self.method.needs_groups and self.sensitive_features is None:
             raise ValueError(
-                f"The method '{method.name}' treats groups of records differently and needs the "
-                "group of each: give sensitive_features, one value for every record."
+                f"The method '{self.method.name}' treats groups of records differently and needs "
+                "the group of each: give sensitive_features, one value for every record."
             )
-        if max_physical_batch is not None and not (
-            type(max_physical_batch) is int and max_physical_batch >= 1
-        ):
+        most = self.max_physical_batch
+        if most is not None and not (type(most) is int and most >= 1):
             raise ValueError(
-                f"max_physical_batch is {max_physical_batch!r}; it must be a whole number of at "
-                "least 1, or None to process every batch in one piece."
+                f"max_physical_batch is {most!r}; it must be a whole number of at least 1, or None "
+                "to process every batch in one piece."
             )
-        if averaging is not None:
-            check_decay("averaging", averaging)
-        if before and user_ids is not None:
+        if self.averaging is not None:
+            check_decay("averaging", self.averaging)
+        if self.before and self.user_ids is not None:
             raise ValueError(
                 "before is given beside user_ids: what was released earlier bounds what one record "
                 "can do, not what a user with several can. Train without one of the two."
             )
-        return cls(
-            model=model,
-            optimizer=optimizer,
-            records=records,
-            loss=per_record(loss),
-            method=copy.deepcopy(method),
-            budget=budget,
-            accountant=accountant,
-            relation=relation,
-            sensitive_features=_features(sensitive_features, len(records)),
-            max_physical_batch=max_physical_batch,
-            seed=seed,
-            deterministic=deterministic,
-            ledger=ledger,
-            user_ids=user_ids,
-            public=public,
-            not_covered=tuple(getattr(dataset, "not_covered", ())),
-            averaging=averaging,
-            before=tuple(before),
-        )
+        _ = self.record_loss, self.groups  # which check what they are made from
+
+    @cached_property
+    def records(self) -> Records:
+        """The records of the data set, by number."""
+        return records_of(self.dataset, self.collate)
+
+    @cached_property
+    def record_loss(self) -> BatchLoss:
+        """The loss as a function of model and batch that gives one value per record."""
+        return per_record(self.loss)
+
+    @cached_property
+    def groups(self) -> Tensor | None:
+        """The group of each record, ``[n]``, if groups were given."""
+        return _groups(self.sensitive_features, len(self.records))
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What the data set says that no guarantee covers, such as the vocabulary of a text."""
+        return tuple(getattr(self.dataset, "not_covered", ()))
 
     @cached_property
     def units(self) -> int:
@@ -181,10 +117,7 @@ class Setup:
 
     @cached_property
     def facts(self) -> Facts:
-        """The settings that make this run this run, as plain values by name.
-
-        To be asked for before the first step: a method's own state is not a setting.
-        """
+        """The settings that make this run this run, as plain values by name."""
         facts: Facts = {
             "the number of records": len(self.records),
             "the unit of privacy": "record" if self.user_ids is None else "user",
@@ -196,18 +129,18 @@ class Setup:
             **facts_of(self.optimizer.defaults, "optimizer"),
             "optimizer": type(self.optimizer).__qualname__,
             **({} if self.public is None else self.public.facts),
-            **(facts_of(self.before, "before") if self.before else {}),
+            **(facts_of(tuple(self.before), "before") if self.before else {}),
         }
         return facts | facts_of(self.budget, "budget") | facts_of(self.method, "method")
 
     def plan(self, noise_multiplier: float | None = None) -> Plan:
-        """The budget made exact; with a noise multiplier, nothing is calibrated."""
+        """The plan of the run; with a noise multiplier given, nothing is calibrated."""
         budget = self.budget
         if noise_multiplier is not None:
             budget = dataclasses.replace(budget, epsilon=None, noise_multiplier=noise_multiplier)
         plan = budget.resolve(
             self.units,
-            release_at=self._release,
+            release_at=self.method.release,
             accountant=self.accountant,
             relation=self.relation,
             before=self.before,
@@ -220,17 +153,9 @@ class Setup:
             return PoissonSampler(self.units, rate, source)
         return UserSampler(self.user_ids, rate, source)
 
-    def _release(self, noise_multiplier: float, sampling: Sampling) -> StepRelease:
-        return StepRelease(
-            sampling=sampling,
-            queries=self.method.queries(noise_multiplier),
-            unbounded_reason=self.method.unbounded_reason,
-            composition=self.method.composition,
-        )
-
 
 def _check_kinds(method: Any, ledger: Any) -> None:
-    if not hasattr(method, "queries"):
+    if not isinstance(method, Method):
         given = f"the function {method.__name__}" if callable(method) else repr(method)
         name = method if isinstance(method, str) else getattr(method, "__name__", "dpsgd")
         raise TypeError(
@@ -296,7 +221,7 @@ def _refuse_wrapped(model: nn.Module) -> None:
         )
 
 
-def _features(features: Any, records: int) -> Tensor | None:
+def _groups(features: Any, records: int) -> Tensor | None:
     if features is None:
         return None
     if len(features) and isinstance(features[0], str):

@@ -1,7 +1,12 @@
-"""``make_private``: from the user's own objects to a run that can be stepped on."""
+"""``make_private``: private training of the user's own model, in the user's own loop.
+
+The door stands above ``training`` and ``auditing``, so that a method from outside the package can
+be audited before it is charged for anything.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,14 +17,11 @@ from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.release import StepRelease
+from plumbline.methods import Method
+from plumbline.training import Private, PublicData, Setup, start
 from plumbline.training.distributed import Ranks
 from plumbline.training.losses import Loss
-from plumbline.training.private import Private
-from plumbline.training.public import PublicData
 from plumbline.training.records import Collate
-from plumbline.training.run_identity import run_id
-from plumbline.training.session import start
-from plumbline.training.setup import Method, Setup
 
 
 def make_private(
@@ -42,6 +44,8 @@ def make_private(
     public: PublicData | None = None,
     averaging: float | None = None,
     before: Sequence[StepRelease] = (),
+    checkpoint: str | os.PathLike[str] | None = None,
+    schedulers: Sequence[Any] = (),
 ) -> Private:
     """Private training of the user's own model, in the user's own loop.
 
@@ -51,11 +55,11 @@ def make_private(
     Args:
         model: The model; it is not wrapped, renamed or replaced.
         optimizer: Any torch optimizer of its parameters (LBFGS and SparseAdam are refused).
-        dataset: Tensors with one row per record, a map-style data set, a part of one of
+        dataset: Tensors with one row per record, a map-style data set, a split of one of
             ``plumbline.data``'s, or a Hugging Face data set in torch format.
         loss: One loss per record: of (output, target), or of (model, batch) when marked with
             ``batch_loss``.
-        method: From ``plumbline.methods``.
+        method: From ``plumbline.methods``, or your own.
         budget: How much privacy may be spent, on how many steps.
         accountant: ``"pld"`` or ``"rdp"``.
         relation: Neighbouring data sets: ``"add_remove"`` or ``"replace_one"``.
@@ -71,36 +75,30 @@ def make_private(
         collate: How a list of records of a map-style data set becomes a batch.
         public: Further records, without any protection, whose plain gradient is added in each step.
         averaging: The decay of an exponential moving average of the weights, such as 0.999; it
-            costs no privacy. ``Private.averaged`` and ``averaged_model`` give the averaged weights.
+            costs no privacy. ``Private.averaged`` gives the averaged weights.
         before: What was released about the same records earlier and is used here, such as
             ``private_moments(...).release``. The budget, epsilon and the statement count it.
+        checkpoint: The file that ``Private.save`` writes. If it exists, the run goes on from it:
+            give newly built objects and the settings of the run that was saved, of which only
+            ``max_physical_batch`` may change, and that unless the run is deterministic. If it does
+            not exist, the run begins and writes it at once, so that a run that is killed at any
+            point goes on when the same call is made again. Give the ledger too: without one, steps
+            made after the checkpoint and lost are not known, and the statement says so.
+        schedulers: Learning-rate schedulers of the optimizer, to be kept in checkpoints.
 
     Raises:
         BudgetError: If the budget does not fit the data or cannot be met.
         BudgetExceeded: If the ledger's data-set budget has no room for the whole run.
         NoiseReuse: If another run on the ledger has used the seed.
+        CheckpointMismatch: If the checkpoint is of a run with other settings, a method or data of
+            another size; the difference is named, and nothing was loaded.
+        CheckpointError: If the checkpoint cannot be read or written, or is damaged.
+        LedgerDamaged: If the ledger lacks what was charged before the checkpoint was made.
         RankFailed: If another process could not start.
     """
+    given = dict(locals())
     ranks = Ranks.here()
     with ranks.failing_together():
-        setup = Setup.of(
-            model,
-            optimizer,
-            dataset,
-            loss=loss,
-            method=method,
-            budget=budget,
-            accountant=accountant,
-            relation=relation,
-            sensitive_features=sensitive_features,
-            max_physical_batch=max_physical_batch,
-            seed=seed,
-            deterministic=deterministic,
-            ledger=ledger,
-            user_ids=user_ids,
-            collate=collate,
-            public=public,
-            averaging=averaging,
-            before=before,
-        )
-        return start(setup, setup.plan(), ranks, run=run_id(seed, setup.facts))
+        setup = Setup(**given)
+        # A method from outside is audited before its first charge.
+        return start(setup, ranks)

@@ -1,0 +1,57 @@
+"""A model's trainable parameters along a run: the same ones to the end, and updated together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def require_same(
+    before: Mapping[str, nn.Parameter], now: Mapping[str, nn.Parameter], *, sharded: bool
+) -> None:
+    """Refuses other parameters than those that the run began with.
+
+    To be called before anything is charged: the noise and the method's state are for these alone.
+
+    Raises:
+        RuntimeError: Naming the parameter.
+    """
+    changed = [
+        name
+        for name in (*before, *now)
+        if name not in now
+        or name not in before
+        or (not sharded and now[name] is not before[name])  # a shard is another object each time
+    ]
+    if changed:
+        raise RuntimeError(
+            f"The trainable parameters are not those that the run began with: '{changed[0]}' was "
+            "frozen, freed or replaced. A run trains the same parameters to its end: put them "
+            "back, or plan a new run with a budget of its own."
+        )
+
+
+def apply(
+    update: Mapping[str, Tensor],
+    parameters: Mapping[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+) -> None:
+    """Lets the optimizer step on an update; every ``.grad`` is put back as it was."""
+    optimized = [p for group in optimizer.param_groups for p in group["params"]]
+    held = {parameter: parameter.grad for parameter in (*optimized, *parameters.values())}
+    try:
+        for parameter in held:  # one that was frozen may still have a gradient of its own
+            parameter.grad = None
+        for name, parameter in parameters.items():
+            parameter.grad = update[name].to(parameter.dtype)
+        optimizer.step()
+    finally:
+        for parameter, gradient in held.items():
+            parameter.grad = gradient
