@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"checks", "registry"},
     "models": {"checks", "registry"},
     "fairness": {"checks", "results"},
-    "diagnostics": {"gradients", "evaluation", "clipping"} | SHARED,
+    "diagnostics": CORE,  # one probe, through the run's method
     # on top
     "auditing": {"mechanism", "sampling", "methods", "training", "fairness", "checks"},
     "experiments": CORE | {"data", "models", "fairness", "diagnostics", "auditing"},

@@ -55,7 +55,7 @@ def diagnose(
     """
     from plumbline.diagnostics import NOT_COVERED, to_json
     from plumbline.report.reading import read
-    from plumbline.report.verdict import judgement
+    from plumbline.report.verdict import diagnosis
 
     folder = Path(what)
     if not folder.is_dir():
@@ -65,7 +65,7 @@ def diagnose(
     study = read(folder)
     title = _title(study, method)
     run = study.runs[title][0]
-    found = judgement(study, title)
+    found = diagnosis(study, title)
     if not run.readings or found is None:
         raise WrongUse(
             f"{folder} has no measurements of clipping by {title}: its recipe has no part 'probe'. "

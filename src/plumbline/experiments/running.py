@@ -29,7 +29,7 @@ from plumbline.experiments.files import (
 )
 from plumbline.experiments.loading import judged, load_data
 from plumbline.experiments.metrics_log import MetricsLog
-from plumbline.experiments.probing import Probing
+from plumbline.experiments.probing import probe_of
 from plumbline.experiments.results import RunResult, finish, read_result, versions
 from plumbline.experiments.run_spec import RunSpec, budget_of
 from plumbline.mechanism.ledger import Ledger
@@ -81,14 +81,12 @@ def _made(spec: RunSpec, folder: Path, on_progress: Callable[[int, int], None] |
         # or goes on with another number of processes.
         private.save(folder / CHECKPOINT)
         log = _Log(private, splits, folder, spec.recipe.log_every, on_progress)
-        probing = Probing.of(spec, private, splits, folder) if spec.recipe.probe else None
-        private.fit([log, probing] if probing else [log], progress=False)
+        probe = probe_of(spec, private, splits, folder) if spec.recipe.probe else None
+        private.fit([log, probe] if probe else [log], progress=False)
         if private.steps_done < private.stop:  # fit stops in good order when interrupted
             private.save(folder / CHECKPOINT)
             raise KeyboardInterrupt
         report = judged(private, splits)
-        if probing:
-            probing.finish(private)
         result = RunResult(
             method=spec.method.title,
             seed=spec.seed,

@@ -92,7 +92,7 @@ class PrivateBatch:
 
     def chunks(self, limit: int | None = None) -> Iterator[PrivateChunk]:
         """The physical chunks, in order, of at most ``limit`` records; every call starts again."""
-        most = self._owner.max_physical_batch
+        most = self._most
         if limit is not None:
             most = limit if most is None else min(most, limit)
         indices, unit_ids, units = self._own()
@@ -142,6 +142,10 @@ class PrivateBatch:
             together=False,
         )
 
+    @property
+    def _most(self) -> int | None:
+        return self._owner.max_physical_batch
+
     def _own(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """This process's records ``[R]``, its units, and each record's unit among them, ``[R]``."""
         which, shares = self._share
@@ -171,6 +175,32 @@ class PrivateBatch:
     def _seed(self, place: tuple[int, int]) -> int:
         named = f"{self._owner.draws_key(self.step)} {self._share} {place[0]}"
         return int.from_bytes(hashlib.blake2b(named.encode(), digest_size=8).digest(), "big")
+
+
+@dataclass(eq=False)
+class ChosenBatch(PrivateBatch):
+    """A batch of chosen units, to be looked at and not to be stepped on.
+
+    Sums are divided by the number of units chosen, and all are taken at once.
+
+    Attributes:
+        chosen: How many units were chosen.
+    """
+
+    chosen: int = 0
+
+    @property
+    def expected_size(self) -> int:
+        return self.chosen
+
+    @property
+    def unit(self) -> Tensor | None:
+        """The place of each record's unit among ``unit_ids``, ``[R]``; None where each is one."""
+        return self._unit
+
+    @property
+    def _most(self) -> None:
+        return None
 
 
 class PrivateChunk:
