@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"checks", "registry"},
     "models": {"checks", "registry"},
     "fairness": {"checks", "results"},
-    "diagnostics": {"gradients", "evaluation", "clipping"} | SHARED,
+    "diagnostics": CORE,  # one probe, through the run's method
     # on top
     "auditing": {"mechanism", "sampling", "methods", "training", "fairness", "checks"},
     "private_training": CORE | {"auditing"},  # a method from outside is audited before it trains

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from plumbline.diagnostics import ascent_directions, successive_cosines
-from plumbline.diagnostics.ascent import mean_cosine
 from tests.diagnostics.problems import (
     BAD,
     assert_undefined,
@@ -69,6 +68,4 @@ def test_successive_gradients() -> None:
     assert found[:2] == [pytest.approx(0.5**0.5)] * 2
     assert_undefined(found[2], "zero")
     assert_undefined(found[3], "zero")
-    assert mean_cosine(found) == pytest.approx(0.5**0.5)
     assert successive_cosines(steps[:1]) == []
-    assert_undefined(mean_cosine([]), "there are none")

@@ -190,6 +190,7 @@ def test_larger_batches_have_less_bias() -> None:
     whole = bias(sample)
     assert found[2].norm == pytest.approx(whole.norm)
     assert found[2].cosine == pytest.approx(whole.cosine)
+    assert found[2].relative == pytest.approx(whole.relative)
     assert_undefined(found[3].norm, "the sample has 512 records, not 513")
     # The mean over batches is the mean over batches: here of the two batches of one record.
     pair = rows(torch.tensor([[3.0], [1.5]]).double())

@@ -1,50 +1,61 @@
 """The probe: readings along a real run, without a trace."""
 
+from __future__ import annotations
+
 import json
-from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import plumbline as pl
-from plumbline.diagnostics import MEASUREMENTS, Probe, Sample, bias, to_json
-from tests.training.small import data, network, private
+from plumbline.diagnostics import DIAGNOSTICS, Look, Probe, Sample, Undefined, bias, sample_of
+from plumbline.diagnostics.base import cosine
+from tests.training.small import LOSS, RECORDS, budget, network, private
+
+CHOSEN = torch.arange(0, RECORDS, 2)
 
 
-def held_aside() -> tuple[torch.Tensor, torch.Tensor]:
-    return data(records=30, seed=9)
-
-
-def test_readings_come_every_so_many_steps_and_are_the_diagnostics() -> None:
-    probe = Probe(held_aside(), every=2, measure=list(MEASUREMENTS))
+def test_readings_come_every_so_many_steps_and_after_the_last() -> None:
+    probe = Probe(every=3, records=CHOSEN, measure=["bias"])
     run = private()
     run.fit([probe], progress=False)
-    assert [reading.step for reading in probe.readings] == [2, 4]
-    x, y = held_aside()
+    assert [reading.step for reading in probe.readings] == [3, 4]
+    x, y = run.fetch(CHOSEN)
     sample = Sample.take(
-        run.model,
-        lambda: nn.functional.cross_entropy(run.model(x), y, reduction="none"),
-        pl.methods.dpsgd(clip=0.5).clipping,
+        run.model, lambda: LOSS(run.model(x), y), pl.methods.dpsgd(clip=0.5).clipping
     )
     last = probe.readings[-1]
     assert last.epsilon == run.epsilon()
-    assert last.results["bias"] == bias(sample)
-    assert last.successive_cosine is not None
-    assert probe.readings[0].successive_cosine is None
+    assert last.records == len(CHOSEN)
+    assert vars(last.results["bias"]) == {**vars(bias(sample)), "by_group": {}}
+
+
+def test_the_records_are_chosen_by_the_seed() -> None:
+    looks: list[Look] = []
+
+    def kept(look: Look) -> float:
+        looks.append(look)
+        return 0.0
+
+    for seed in (0, 0, 1):
+        private().fit([Probe(every=4, records=12, measure=[kept], seed=seed)], progress=False)
+    first, again, other = (look.units for look in looks)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert len(first) == len(set(first.tolist())) == 12
 
 
 def test_looking_leaves_no_trace() -> None:
     def weights(probes: list[Probe]) -> list[torch.Tensor]:
         torch.manual_seed(5)
         model = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.5), nn.Tanh(), nn.Linear(5, 2))
-        run = private(model)
-        run.fit(probes, progress=False)
+        private(model).fit(probes, progress=False)
         return [p.detach().clone() for p in model.parameters()]
 
-    for with_probe, without in zip(
-        weights([Probe(held_aside(), every=1)]), weights([]), strict=True
-    ):
+    everything = Probe(every=1, records=30, measure=list(DIAGNOSTICS))
+    for with_probe, without in zip(weights([everything]), weights([]), strict=True):
         assert torch.equal(with_probe, without)
 
 
@@ -59,22 +70,76 @@ def test_the_released_gradient_is_the_update_of_the_last_step() -> None:
         torch.testing.assert_close(before[name] - run.released[name], p.detach())
 
 
-def test_the_file_says_that_epsilon_covers_none_of_it(tmp_path: Path) -> None:
-    groups = torch.arange(30) % 2
-    probe = Probe(held_aside(), every=1, sensitive_features=groups)
-    private().fit([probe], progress=False)
-    probe.write(tmp_path / "probe.jsonl")
-    first, *rest = [
-        json.loads(line) for line in (tmp_path / "probe.jsonl").read_text().splitlines()
-    ]
-    assert "not covered by epsilon" in first["label"]
-    assert [line["step"] for line in rest] == [1, 2, 3, 4]
-    assert set(rest[0]["results"]["norms"]["by_group"]) == {"0", "1"}
-    assert rest[0]["results"] == json.loads(json.dumps(to_json(probe.readings[0].results)))
+def test_successive_gradients_are_of_adjacent_steps() -> None:
+    clipped: list[Any] = []
+    released: list[Any] = []
+
+    def keep(run: pl.Private, info: Any) -> None:
+        clipped.append(sample_of(run, CHOSEN).clipped_mean)
+        released.append(run.released)
+
+    probe = Probe(every=3, records=CHOSEN, measure=["successive_cosines"])
+    private(plan=budget(steps=8)).fit([keep, probe], progress=False)
+    assert [one.step for one in probe.readings] == [3, 6, 8]
+    for one in probe.readings:
+        found, at = one.results["successive_cosines"], one.step - 1
+        assert found["clipped"] == pytest.approx(cosine(clipped[at], clipped[at - 1]))
+        assert found["released"] == cosine(released[at], released[at - 1])
+
+
+def test_a_window_over_iterates_is_of_the_last_steps() -> None:
+    probe = Probe(every=2, records=CHOSEN, measure=["over_iterates", "sampling_noise"])
+    private(plan=budget(steps=6)).fit([probe], progress=False)
+    first, *rest = (one.results["over_iterates"] for one in probe.readings)
+    assert isinstance(first, Undefined)
+    for one, reading in zip(rest, probe.readings[1:], strict=True):
+        assert 0 < one.tau < reading.results["sampling_noise"].tau + 0.05
+
+
+def test_what_is_measured_once_is_measured_after_the_last_step_in_evaluation_mode() -> None:
+    modes: list[bool] = []
+
+    def mode(look: Look) -> float:
+        modes.append(look.private.model.training)
+        return 0.0
+
+    from plumbline.diagnostics.look import Diagnostic
+
+    probe = Probe(every=2, records=CHOSEN, measure=["bias", "interpolation", mode])
+    probe._diagnostics["mode"] = Diagnostic(mode, when="end")
+    run = private()
+    probe.begin(run)
+    run.fit([probe], progress=False)
+    along, _, end = probe.readings
+    assert (along.when, set(along.results)) == ("along", {"bias"})
+    assert (end.when, set(end.results)) == ("end", {"interpolation", "mode"})
+    assert modes == [False]
+    assert run.model.training
+    found = end.results["interpolation"]
+    x, y = run.fetch(CHOSEN)
+    at = {position: loss for position, loss in zip(*found.values(), strict=True)}
+    assert at[1.0] == pytest.approx(float(LOSS(run.model(x), y).mean()))
+    assert at[0.0] == pytest.approx(float(LOSS(network()(x), y).mean()))
+
+
+def test_a_reading_is_a_row_of_plain_values_by_group_name() -> None:
+    groups = torch.arange(RECORDS) % 2
+    rows: list[str] = []
+    probe = Probe(
+        every=2,
+        records=30,
+        measure=["bias", "norms"],
+        group_names={0: "even", 1: "odd"},
+        on_reading=lambda reading: rows.append(json.dumps(reading.to_json(), allow_nan=False)),
+    )
+    private(sensitive_features=groups).fit([probe], progress=False)
+    last = json.loads(rows[-1])
+    assert (last["step"], last["records"]) == (4, 30)
+    assert set(last["norms"]["by_group"]) == set(last["bias"]["by_group"]) == {"even", "odd"}
 
 
 def test_wrong_settings() -> None:
-    with pytest.raises(ValueError, match="no measurement 'sharpness'; there are bias"):
-        Probe(held_aside(), measure=["sharpness"])
     with pytest.raises(ValueError, match="every is 0"):
-        Probe(held_aside(), every=0)
+        Probe(every=0)
+    with pytest.raises(ValueError, match="records is 0"):
+        Probe(records=0)

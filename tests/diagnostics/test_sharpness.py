@@ -8,14 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plumbline.clipping import Flat, Unclipped
 from plumbline.diagnostics import (
-    Hessian,
-    clipping_bound,
     descend_two_minima,
     estimated_sharpness,
     noise_bound,
-    spectrum,
     two_minima,
 )
 from plumbline.diagnostics.sharpness import _curvatures, _gradient
@@ -24,7 +20,6 @@ from tests.diagnostics.problems import (
     Quadratic,
     assert_plain,
     assert_undefined,
-    clipped,
     dense,
     generator,
     logistic,
@@ -73,53 +68,6 @@ def test_sharpness_that_cannot_be_told() -> None:
     sample = problem.sample()
     problem.x[0] = math.nan
     assert_undefined(estimated_sharpness(problem.model, sample, problem.loss, 0.1), "not finite")
-
-
-def bowls(seed: int, records: int) -> tuple[Tensor, Tensor]:
-    """Hessians ``[B, d, d]`` of losses ``w' H_i w / 2`` that are all at rest at zero, and a w."""
-    roots = normal(records, 3, 3, seed=seed) * normal(records, 1, 1, seed=seed + 1).exp()
-    return roots @ roots.transpose(1, 2), normal(3, seed=seed + 2)
-
-
-@given(st.integers(0, 10_000), st.floats(0.05, 5))
-def test_theorem_3_1_holds_with_the_sharpest_record(seed: int, clip: float) -> None:
-    hessians, w = bowls(seed, 5)
-    gradients = hessians @ w
-    sharpest = float(torch.linalg.eigvalsh(hessians).max())
-    found = clipping_bound(rows(gradients, Flat(clip)), sharpest, float(w.norm()))
-    lost = (gradients - clipped(gradients, clip)).norm(dim=1)
-    assert found.lost == pytest.approx(float(lost.max()), abs=1e-9)
-    assert found.bound == pytest.approx(max(0.0, sharpest * float(w.norm()) - clip))
-    assert found.lost <= found.bound + 1e-9
-
-
-def test_theorem_3_1_as_printed_fails_for_a_record_sharper_than_the_mean() -> None:
-    hessians = torch.tensor([1.0, 9.0], dtype=torch.float64)
-    gradients = hessians[:, None] * 2.0  # one dimension, at distance 2
-    printed = clipping_bound(rows(gradients), float(hessians.mean()), 2.0)
-    assert printed.lost > printed.bound
-    assert clipping_bound(rows(gradients), 9.0, 2.0).lost == pytest.approx(17.0)
-    assert clipping_bound(rows(gradients), 9.0, 2.0).bound == pytest.approx(17.0)
-
-
-def test_theorem_3_1_with_the_spectrum_of_records_alike() -> None:
-    problem = Quadratic([5.0, 2.0, 1.0, 0.5, 0.1])
-    with torch.no_grad():
-        problem.centres.zero_()
-    hessian = Hessian(problem, problem.losses)
-    gradients = (problem.weight.detach() @ problem.hessian).expand(5, 5).clone()
-    assert torch.allclose(hessian.gradient, gradients[0])
-    top = spectrum(hessian, generator()).largest[0]
-    found = clipping_bound(rows(gradients, Flat(0.5)), top, float(problem.weight.detach().norm()))
-    assert 0 < found.lost <= found.bound
-
-
-def test_clipping_bounds_that_say_nothing() -> None:
-    assert clipping_bound(rows(normal(4, 3), Flat(100.0)), 1.0, 1.0).lost == 0
-    free = clipping_bound(rows(normal(4, 3), Unclipped()), 1.0, 1.0)
-    assert (free.lost, free.bound) == (0, 0)
-    assert_plain(free)
-    assert_undefined(clipping_bound(BAD["no records"](), 1.0, 1.0).lost, "no records")
 
 
 @given(st.integers(0, 10_000), st.floats(0.001, 1))

@@ -13,9 +13,6 @@ from torch import Tensor
 from plumbline.clipping import Flat, Unclipped
 from plumbline.diagnostics import (
     Undefined,
-    convergence,
-    mixture_bound,
-    perturbation_bound,
     projections,
     symmetry,
 )
@@ -131,102 +128,6 @@ def test_theorem_2_holds_on_symmetric_samples(
     assert skew.symmetric_alignment >= skew.lower_bound - 1e-9
 
 
-@pytest.mark.parametrize("clip", [0.3, 1.0, 100.0])
-@pytest.mark.parametrize("skewness", [0.0, 3.0])
-def test_corollary_1_bounds_a_run_of_clipped_descent(clip: float, skewness: float) -> None:
-    # f(x) = mean |x - z_i|^2 / 2: smoothness 1, minimum at the mean. Steps of 1 / sqrt(T).
-    centres = normal(30, 2)
-    centres[::6] += skewness
-    steps, x = 36, torch.tensor([2.0, -1.5], dtype=torch.float64)
-    decrease = float((x - centres.mean(0)).square().sum() / 2)
-    found = []
-    for _ in range(steps):
-        found.append(symmetry(rows(x - centres, Flat(clip))))
-        x = x - clipped(x - centres, clip).mean(0) / math.sqrt(steps)
-    bound = convergence(found, decrease, 1.0)
-    assert bound.optimisation == pytest.approx((decrease + clip**2 / 2) / 6)
-    assert bound.bias == pytest.approx(sum(one.bias for one in found) / steps)
-    # Theorem 1, and with it the corollary.
-    assert sum(one.alignment for one in found) / steps <= bound.optimisation
-    assert bound.progress <= bound.optimisation - bound.bias + 1e-12
-    assert bound.progress <= bound.optimisation + bound.wasserstein
-    assert_undefined(convergence([], 1.0, 1.0).bias, "no step has a gradient")
-
-
-def ringed(centre: Tensor, radii: Tensor) -> Tensor:
-    """A part that is even about the line of its centre: for clipping, as good as spherical."""
-    along = torch.nn.functional.normalize(centre, dim=0)
-    across = torch.stack([-along[1], along[0]])
-    noise = torch.cat([radii[:, None] * axis for axis in (along, -along, across, -across)])
-    return centre + noise
-
-
-@given(seeds, st.floats(0.2, 4), st.floats(0.05, 2))
-def test_theorem_3_holds_on_mixtures(seed: int, clip: float, spread: float) -> None:
-    centres = normal(3, 2, seed=seed) + torch.tensor([1.5, 0], dtype=torch.float64)
-    radii = [normal(size, seed=seed + size).abs() * spread for size in (2, 3, 5)]
-    parts = [ringed(u, r) for u, r in zip(centres, radii, strict=True)]
-    labels = torch.cat([torch.full((len(part),), i) for i, part in enumerate(parts)])
-    gradients = torch.cat(parts)
-    found = mixture_bound(rows(gradients, Flat(clip)), labels)
-    g = gradients.mean(0)
-    weights = [len(part) / len(gradients) for part in parts]
-    assert found.weights == pytest.approx(dict(enumerate(weights)))
-    angles = torch.cosine_similarity(centres, g[None], 1)
-    assert list(found.cosines.values()) == pytest.approx(angles.tolist())
-    if float(angles.min()) < 0:
-        assert_undefined(found.lower_bound, "points away")
-        return
-    chances = [float((r < clip / 4).double().mean()) for r in radii]
-    lengths = centres.norm(dim=1).clamp(max=0.75 * clip).tolist()
-    terms = zip(weights, lengths, angles.tolist(), chances, strict=True)
-    expected = float(g.norm()) * sum(w * u * a * p for w, u, a, p in terms)
-    assert found.lower_bound == pytest.approx(expected, abs=1e-12)
-    assert found.alignment == pytest.approx(float((clipped(gradients, clip) @ g).mean()))
-    assert found.alignment >= found.lower_bound - 1e-9
-
-
-def test_a_part_without_a_mean_adds_nothing() -> None:
-    aside = torch.tensor([[2.0, 1.0], [-2.0, -1.0]], dtype=torch.float64)
-    right = torch.tensor([[0.1, 0.0]] * 2, dtype=torch.float64)
-    found = mixture_bound(rows(torch.cat([aside, right])), torch.tensor([0, 0, 1, 1]))
-    assert_undefined(found.cosines[0], "zero")
-    assert found.lower_bound == pytest.approx(0.05 * 0.5 * 0.1)
-
-
-def test_theorem_6_by_hand_in_the_plane() -> None:
-    g, clip, k = torch.tensor([0.9, 0.4], dtype=torch.float64), 2.0, 0.5
-    gradients = g.expand(2000, 2).clone()
-    found = perturbation_bound(rows(gradients, Flat(clip)), k)
-    size = float(g.norm())
-    # In two dimensions |zeta|^2 / 2 is exponential.
-    chance = 1 - math.exp(-((clip / (4 * k)) ** 2) / 2)
-    assert found.leading == pytest.approx(size * min(size, 0.75 * clip) * chance)
-    assert found.order == pytest.approx(0.0, abs=1e-12)
-    free = clipped(g + k * normal(2000, 2, seed=9), clip) @ g
-    spread = float(free.std()) * math.sqrt(2 / 2000)
-    assert abs(found.alignment - float(free.mean())) < 4 * spread
-    assert found.alignment > found.leading
-    again = perturbation_bound(rows(gradients, Flat(clip)), k)
-    assert again == found
-    assert perturbation_bound(rows(gradients, Flat(clip)), k, "other") != found
-
-
-def test_perturbation_mends_example_1() -> None:
-    gradients = -EXAMPLE_1.repeat(2000, 1)
-    assert symmetry(rows(gradients)).alignment == pytest.approx(-1 / 3)
-    found = perturbation_bound(rows(gradients), 10.0)
-    # About the mean of -(2 Phi(g_i / 10) - 1); each draw is within one.
-    normals = torch.distributions.Normal(0.0, 1.0)
-    steps = -(2 * normals.cdf(torch.tensor([3.0, 3.0, -9.0]) / 10) - 1)
-    assert found.alignment == pytest.approx(float(steps.mean()), abs=4 / math.sqrt(6000))
-    assert found.alignment > 0
-    assert found.order == pytest.approx(32 / 100)
-    still = perturbation_bound(rows(gradients), 0.0)
-    assert still.alignment == pytest.approx(-1 / 3)
-    assert_undefined(still.order, "no perturbation")
-
-
 def test_the_cosine_test_is_calibrated_where_records_are_few() -> None:
     # Gradients symmetric about zero with more parameters than records: every one of them leans
     # towards the mean that it is part of, so a test with that mean would always reject.
@@ -263,7 +164,3 @@ def test_what_cannot_be_told() -> None:
     assert_undefined(free.alignment, "does not clip")
     given_one = symmetry(rows(normal(30, 3), Unclipped()), 1.0)
     assert given_one.bias == symmetry(rows(normal(30, 3))).bias
-    parts = torch.arange(30) % 2
-    assert_undefined(mixture_bound(rows(normal(30, 3), Unclipped()), parts).alignment, "not clip")
-    unknown = perturbation_bound(rows(normal(30, 3), Unclipped()), 1.0)
-    assert_undefined(unknown.alignment, "does not clip")

@@ -13,7 +13,7 @@ from tests.fuzzing import altered, amounts, damaged, fuzz
 FULL = {
     **fields(),
     "averaging": 0.9,
-    "probe": {"every": 5, "records": 8, "measure": ["bias"], "final": []},
+    "probe": {"every": 5, "records": 8, "measure": ["bias"]},
     "tune": {"trials": 2, "seeds": [5], "objective": "loss", "clip": [0.1, 1.0]},
     "simple_row": False,
 }

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from plumbline.diagnostics import DIAGNOSTICS
 from plumbline.experiments import compare
-from plumbline.experiments.probing import FINAL
 from plumbline.report import write
 from tests.experiments.small import recipe
 from tests.report.made import comparison
@@ -23,7 +23,6 @@ from tests.report.made import comparison
 pytestmark = pytest.mark.browser
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 NASTY = "<script>alert(1)</script>"
-MEASURED = ["bias", "errors", "norms", "symmetry", "progress", "excessive_risk", "hessian"]
 ALL_DRAWN = "return document.documentElement.dataset.drawn !== undefined"
 
 Open = Callable[..., Any]
@@ -38,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"name": "dpsgd", "settings": {"clip": 0.5}, "origin": "tuned", "learning_rate": 0.5},
         {"name": "global-adapt", "label": NASTY, "learning_rate": 0.2},
     ]
-    probe = {"every": 4, "records": 64, "measure": MEASURED, "final": list(FINAL)}
+    probe = {"every": 4, "records": 64, "measure": list(DIAGNOSTICS)}
     root = tmp_path_factory.mktemp("browser") / "small"
     compare(recipe(methods=rows, probe=probe, baseline="dpsgd (paper)"), root, workers=1)
     write(root)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from plumbline.report import read, words
-from plumbline.report.verdict import best, judgement, reference
+from plumbline.report.verdict import best, diagnosis, reference
 from tests.report.made import METHODS, comparison
 
 TWO = [
@@ -86,7 +86,7 @@ def test_the_same_method_on_another_network_is_not_another_setting(tmp_path: Pat
 
 def test_clippings_direction_error_is_named_where_it_dominates(tmp_path: Path) -> None:
     study = read(comparison(tmp_path / "c", kept={"dpsgd": 0.25}))
-    found = judgement(study, "dpsgd")
+    found = diagnosis(study, "dpsgd")
     assert found is not None
     assert found.cause == "clipping direction"
     text = next(one for one in words(study) if one.startswith("Clipping in dpsgd"))
@@ -102,7 +102,7 @@ def test_a_gradient_turned_around_goes_uphill(tmp_path: Path) -> None:
 
 def test_nothing_is_said_of_clipping_that_was_not_measured(tmp_path: Path) -> None:
     study = read(comparison(tmp_path / "c", readings=False))
-    assert judgement(study, "dpsgd") is None
+    assert diagnosis(study, "dpsgd") is None
     assert not any("lipping" in one for one in words(study))
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from plumbline.checks import check_positive
-from plumbline.clipping.base import Clipping
+from plumbline.clipping.base import Clipping, Gradients
+from plumbline.results import Undefined
 
 _SHORTEST = 1e-12
 
@@ -26,6 +27,11 @@ class Normalised(Clipping):
 
     def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
         return 1 / norms.clamp(min=_SHORTEST)
+
+    def is_clipped(
+        self, gradients: Gradients, norms: Tensor, groups: Tensor | None = None
+    ) -> Undefined:
+        return Undefined("every record is scaled to length one")
 
 
 @dataclass(frozen=True)

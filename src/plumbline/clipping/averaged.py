@@ -37,6 +37,10 @@ class Averaged(Clipping):
     def sensitivity(self) -> float:
         return 2 * self.clip
 
+    @property
+    def threshold(self) -> float:
+        return self.clip
+
     def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
         # The records of a bucket come added up: dividing by p is part of the factor.
         return flat_factors(norms / self.size, self.clip) / self.size

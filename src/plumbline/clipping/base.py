@@ -11,9 +11,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Mapping
 from typing import ClassVar, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from plumbline.mechanism.release import GaussianQuery, Query
+from plumbline.results import Undefined
 from plumbline.state import Stateful
 
 Answer = TypeVar("Answer")
@@ -82,6 +84,18 @@ class Clipping(Stateful, ABC):
         """``sum_i factor_i g_i`` by parameter name, records that are not ``finite`` left out."""
         return gradients.sum(self.factors(norms, groups).masked_fill(~finite, 0))
 
+    @property
+    def threshold(self) -> float | None:
+        """The norm up to which all records are scaled alike; None where there is no such norm."""
+        return None
+
+    def is_clipped(
+        self, gradients: Gradients, norms: Tensor, groups: Tensor | None = None
+    ) -> Tensor | Undefined:
+        """Which records are scaled down further than a short one would be, ``[B]`` bool."""
+        most = self.factors(torch.zeros_like(norms), groups)
+        return below(self.factors(norms, groups), most)
+
     def normaliser(self, expected_size: int) -> float:
         """The public constant by which the sum is divided."""
         return expected_size
@@ -105,3 +119,8 @@ class Clipping(Stateful, ABC):
     def queries_after(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
         """The questions of ``after``, declared."""
         return ()
+
+
+def below(factors: Tensor, most: Tensor | float) -> Tensor:
+    """Which factors are less than ``most`` by more than the rounding that norms carry, ``[B]``."""
+    return factors < most * (1 - 32 * torch.finfo(factors.dtype).eps)

@@ -28,6 +28,10 @@ class Flat(Clipping):
     def sensitivity(self) -> float:
         return self.clip
 
+    @property
+    def threshold(self) -> float:
+        return self.clip
+
     def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
         return flat_factors(norms, self.clip)
 

@@ -40,6 +40,10 @@ class Global(Clipping):
     def sensitivity(self) -> float:
         return self.clip
 
+    @property
+    def threshold(self) -> float:
+        return self.bound
+
     def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
         return (norms <= self.bound).to(norms) * (self.clip / self.bound)
 
@@ -79,6 +83,10 @@ class GlobalAdapt(Clipping):
     @property
     def sensitivity(self) -> float:
         return self.clip
+
+    @property
+    def threshold(self) -> float:
+        return self.bound
 
     def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
         return self.clip / torch.clamp(norms, min=self.bound)

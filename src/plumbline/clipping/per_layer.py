@@ -6,13 +6,14 @@ A layer is a module with parameters of its own (its weight and bias are clipped 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from plumbline.checks import check_positive
-from plumbline.clipping.base import Clipping, Gradients
+from plumbline.clipping.base import Clipping, Gradients, below
 from plumbline.clipping.flat import flat_factors
 
 
@@ -48,15 +49,24 @@ class PerLayer(Clipping):
     def clipped_sum(
         self, gradients: Gradients, norms: Tensor, finite: Tensor, groups: Tensor | None
     ) -> dict[str, Tensor]:
+        weights: dict[str, Tensor] = {}
+        for names, factors in self._by_layer(gradients):
+            weights |= dict.fromkeys(names, factors.masked_fill(~finite, 0))
+        return gradients.sum(weights)
+
+    def is_clipped(
+        self, gradients: Gradients, norms: Tensor, groups: Tensor | None = None
+    ) -> Tensor:
+        return torch.stack([below(factors, 1.0) for _, factors in self._by_layer(gradients)]).any(0)
+
+    def _by_layer(self, gradients: Gradients) -> Iterator[tuple[list[str], Tensor]]:
+        """Each layer's parameters, and the records' factors in it, ``[B]``."""
         layers: dict[str, list[str]] = {}
         for name in gradients.names:
             layers.setdefault(name.rpartition(".")[0], []).append(name)
         bounds = self._bounds(list(layers))
-        weights: dict[str, Tensor] = {}
         for layer, names in layers.items():
-            factors = flat_factors(gradients.norms(names), bounds[layer]).masked_fill(~finite, 0)
-            weights |= dict.fromkeys(names, factors)
-        return gradients.sum(weights)
+            yield names, flat_factors(gradients.norms(names), bounds[layer])
 
     def _bounds(self, layers: list[str]) -> Mapping[str, float]:
         if not isinstance(self.clip, Mapping):

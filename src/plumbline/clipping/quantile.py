@@ -53,6 +53,10 @@ class QuantileAdaptive(Clipping):
     def sensitivity(self) -> float:
         return self.bound
 
+    @property
+    def threshold(self) -> float:
+        return self.bound
+
     def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
         return flat_factors(norms, self.bound)
 

@@ -3,12 +3,7 @@
 Everything here reads raw gradients of private records and is not covered by epsilon.
 """
 
-from plumbline.diagnostics.ascent import (
-    AscentDirections,
-    ascent_directions,
-    mean_cosine,
-    successive_cosines,
-)
+from plumbline.diagnostics.ascent import AscentDirections, ascent_directions, successive_cosines
 from plumbline.diagnostics.base import NOT_COVERED, Sample
 from plumbline.diagnostics.bias import (
     Bias,
@@ -42,46 +37,25 @@ from plumbline.diagnostics.landscape import (
     interpolation,
     landscape,
 )
-from plumbline.diagnostics.norms import (
-    Norms,
-    norms,
-)
-from plumbline.diagnostics.probe import (
-    MEASUREMENTS,
-    Probe,
-    Reading,
-)
+from plumbline.diagnostics.look import DIAGNOSTICS, Diagnostic, Look, diagnostic
+from plumbline.diagnostics.norms import Norms, norms
+from plumbline.diagnostics.probe import Probe, Reading, chosen
 from plumbline.diagnostics.sampling_noise import (
-    ClippedBound,
-    NormalisedBound,
     SamplingNoise,
-    clipped_bound,
     deviations,
-    normalised_bound,
     over_iterates,
     sampling_noise,
     under_averaging,
 )
 from plumbline.diagnostics.sharpness import (
-    ClippingBound,
     NoisyStep,
-    clipping_bound,
     descend_two_minima,
     estimated_sharpness,
     noise_bound,
     two_minima,
 )
-from plumbline.diagnostics.symmetry import (
-    Convergence,
-    MixtureBound,
-    PerturbationBound,
-    Symmetry,
-    convergence,
-    mixture_bound,
-    perturbation_bound,
-    projections,
-    symmetry,
-)
+from plumbline.diagnostics.symmetry import Symmetry, projections, symmetry
+from plumbline.diagnostics.through_method import sample_of
 from plumbline.diagnostics.verdict import (
     Evidence,
     Finding,
@@ -93,29 +67,25 @@ from plumbline.diagnostics.verdict import (
 from plumbline.results import Number, Undefined, to_json
 
 __all__ = [
-    "MEASUREMENTS",
+    "DIAGNOSTICS",
     "NOT_COVERED",
     "AscentDirections",
     "Bias",
     "BiasAtSize",
-    "ClippedBound",
-    "ClippingBound",
-    "Convergence",
     "Density",
+    "Diagnostic",
     "ErrorParts",
     "Evidence",
     "ExcessiveRisk",
     "Finding",
     "Hessian",
     "Landscape",
-    "MixtureBound",
+    "Look",
     "NoisyStep",
-    "NormalisedBound",
     "Norms",
     "Number",
     "Operator",
     "PenaltyBound",
-    "PerturbationBound",
     "Probe",
     "Reading",
     "RiskGapBounds",
@@ -130,12 +100,11 @@ __all__ = [
     "bias",
     "bias_by_batch_size",
     "causes",
-    "clipped_bound",
-    "clipping_bound",
-    "convergence",
+    "chosen",
     "density",
     "descend_two_minima",
     "deviations",
+    "diagnostic",
     "error_parts",
     "estimated_sharpness",
     "excessive_risk",
@@ -143,16 +112,13 @@ __all__ = [
     "filter_normalised",
     "interpolation",
     "landscape",
-    "mean_cosine",
-    "mixture_bound",
     "noise_bound",
-    "normalised_bound",
     "norms",
     "over_iterates",
     "penalty_bound",
-    "perturbation_bound",
     "projections",
     "risk_gap_bounds",
+    "sample_of",
     "sampling_noise",
     "spectrum",
     "successive_cosines",

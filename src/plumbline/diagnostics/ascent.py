@@ -1,13 +1,12 @@
 """Where sharpness- and bias-aware methods look (paper 000, App. A.2; paper 002, App. F).
 
 They take gradients uphill: DP-SAT along the previous released gradient, BAM along each record's
-own. How well that agrees with the true gradient says whether looking there can help.
+own. How well that agrees with the plain mean gradient says whether looking there can help.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from plumbline.results import Number, Undefined
 
 @dataclass(frozen=True)
 class AscentDirections:
-    """Cosines of the methods' ascent directions with the mean gradient.
+    """Cosines of the methods' ascent directions with the plain mean gradient.
 
     Attributes:
         dp_sat: Of the previous released gradient.
@@ -35,26 +34,27 @@ class AscentDirections:
 def ascent_directions(
     sample: Sample, previous: Mapping[str, Tensor] | None = None
 ) -> AscentDirections:
-    """How DP-SAT's and BAM's ascent directions lie to the mean gradient.
+    """How DP-SAT's and BAM's ascent directions lie to the plain mean gradient.
 
     Args:
         sample: The records at the present weights.
         previous: What the previous step released.
     """
-    if (nothing := sample.nothing) is not None:
+    plain = sample.plain
+    if (nothing := plain.nothing) is not None:
         return AscentDirections(nothing, nothing, nothing)
     sat: Number = Undefined("no earlier released gradient was given")
     if previous:
-        sat = cosine(previous, sample.mean)
-    size = norm(sample.mean)
+        sat = cosine(previous, plain.mean)
+    size = norm(plain.mean)
     if size == 0:
         zero = Undefined("the mean gradient is zero")
         return AscentDirections(zero if previous else sat, zero, zero)
-    moving = sample.finite & (sample.norms > 0)
+    moving = plain.finite & (plain.norms > 0)
     if not bool(moving.any()):
         none = Undefined("every record's gradient is zero")
         return AscentDirections(sat, none, none)
-    cosines = sample.along[moving] / (sample.norms.double()[moving] * size)
+    cosines = plain.along[moving] / (plain.norms.double()[moving] * size)
     return AscentDirections(sat, float(cosines.mean()), float((cosines > 0).double().mean()))
 
 
@@ -64,9 +64,3 @@ def successive_cosines(gradients: Sequence[Mapping[str, Tensor]]) -> list[Number
     Paper 002, App. F takes clipped sums before the noise; of released ones, noise lowers it.
     """
     return [cosine(after, before) for before, after in itertools.pairwise(gradients)]
-
-
-def mean_cosine(values: Sequence[Number]) -> Number:
-    """The mean of those that are defined."""
-    known = [value for value in values if not isinstance(value, Undefined)]
-    return math.fsum(known) / len(known) if known else Undefined("there are none")

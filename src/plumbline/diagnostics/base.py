@@ -1,8 +1,10 @@
-"""What a diagnostic looks at, and what it gives where there is nothing to give.
+"""What a diagnostic measures on, and what it gives where there is nothing to give.
 
-A ``Sample`` is a batch of records with their gradients, beside how the run would clip and noise
-them. Diagnostics are functions of it. They read raw gradients: nothing they say is covered by
-epsilon, and what shows it must say so (``NOT_COVERED``).
+A ``Sample`` is a batch of records with two gradients each: **the method's gradient before
+clipping**, which the run would clip and noise (after views, at BAM's weights, averaged in
+buckets...), and **the plain gradient**, that of the record's loss at the weights as they are, which
+non-private SGD would take. For DP-SGD they are the same. Diagnostics read raw gradients: nothing
+they say is covered by epsilon, and what shows it must say so (``NOT_COVERED``).
 """
 
 from __future__ import annotations
@@ -10,15 +12,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from plumbline.clipping import Clipping
-from plumbline.gradients import PerSampleGradients, capture
-from plumbline.record_random import Draws
+from plumbline.gradients import PerSampleGradients, capture, combine
 from plumbline.results import Number, Undefined
 
 NOT_COVERED = "computed from raw gradients of private records: not covered by epsilon"
@@ -28,14 +29,20 @@ Vector = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Records to measure on. Those without a finite gradient are left out of every number.
+    """Units to measure on: records, or users, or averages of buckets of records.
+
+    Units without a finite gradient are left out of every number.
 
     Attributes:
-        gradients: Each record's gradient, at the weights as they are.
+        gradients: Each unit's gradient as the method clips it; of a bucket, the average.
         clipping: How the run scales them.
         noise_multiplier: The run's noise, in units of the clipping's sensitivity.
-        expected_size: The run's public constant L; by default the number of records.
-        groups: Each record's group, ``[B]``, if there are groups.
+        expected_size: The run's public constant L; by default the number of units.
+        groups: Each unit's group, ``[B]``, if there are groups; buckets have none.
+        plain_sample: The sample of plain gradients; None where they are what is clipped.
+        drawn: How many records are in the buckets, where the units are buckets.
+        retake: Takes the sample of some of the records, ``[records]`` bool, where the units are
+            buckets: these records would be in other buckets.
     """
 
     gradients: PerSampleGradients
@@ -43,6 +50,9 @@ class Sample:
     noise_multiplier: float = 0.0
     expected_size: int | None = None
     groups: Tensor | None = None
+    plain_sample: Sample | None = field(default=None, repr=False)
+    drawn: int | None = None
+    retake: Callable[[Tensor], Sample] | None = field(default=None, repr=False)
 
     @classmethod
     def take(
@@ -55,13 +65,21 @@ class Sample:
         expected_size: int | None = None,
         groups: Tensor | None = None,
     ) -> Sample:
-        """Captures the gradients of ``losses()``, one loss per record."""
+        """Captures the plain gradients of ``losses()``, one loss per record.
+
+        ``plumbline.diagnostics.sample`` takes those of a run through its method.
+        """
         gradients = capture(model, losses)
         return cls(gradients, clipping, noise_multiplier, expected_size, groups)
 
     @property
+    def plain(self) -> Sample:
+        """The same records with their plain gradients."""
+        return self if self.plain_sample is None else self.plain_sample
+
+    @property
     def records(self) -> int:
-        """The number of records, B."""
+        """The number of units, B."""
         return self.gradients.records
 
     @property
@@ -71,28 +89,34 @@ class Sample:
 
     @cached_property
     def norms(self) -> Tensor:
-        """Each record's norm, ``[B]``, zero where the gradient is not finite."""
+        """Each unit's norm, ``[B]``, zero where the gradient is not finite."""
         return self.gradients.norms().masked_fill(~self.finite, 0)
 
     @cached_property
     def finite(self) -> Tensor:
-        """Which records have a finite gradient and loss, ``[B]``."""
+        """Which units have a finite gradient and loss, ``[B]``."""
         return torch.isfinite(self.gradients.norms()) & torch.isfinite(self.gradients.losses)
 
     @cached_property
     def used(self) -> int:
-        """The number of records that have a finite gradient."""
+        """The number of units that have a finite gradient."""
         return int(self.finite.sum())
 
     @cached_property
+    def clipped(self) -> Tensor | Undefined:
+        """Which units the run scales down further than a short one, ``[B]`` bool."""
+        return self.clipping.is_clipped(self._added_up, self.norms * self._pooled, self.groups)
+
+    @cached_property
     def mean(self) -> Vector:
-        """The mean gradient, g."""
-        mean = scaled(self.gradients.sum(self.finite.to(self.norms)), 1 / max(1, self.used))
+        """The mean gradient before clipping."""
+        count = self._constant if self.drawn is not None else max(1, self.used)
+        mean = scaled(self.gradients.sum(self.finite.to(self.norms)), 1 / count)
         return self._settled(mean, self._length)
 
     @cached_property
     def along(self) -> Tensor:
-        """``<g_i, g>`` of each record, ``[B]`` float64, zero where the gradient is not finite."""
+        """``<g_i, g>`` of each unit, ``[B]`` float64, zero where the gradient is not finite."""
         size = norm(self.mean)
         # Along the unit vector: products with a tiny gradient would vanish in float32.
         unit = scaled(self.mean, 1 / size) if size else self.mean
@@ -100,19 +124,18 @@ class Sample:
 
     @cached_property
     def clipped_mean(self) -> Vector:
-        """The mean of the clipped gradients, of bucket averages where the run clips those."""
+        """The mean of the clipped gradients: what the run would release, before the noise."""
         if not self.used:
             return scaled(self.mean, 0.0)
-        if self.buckets is not None:
-            return self._clipped_buckets(self.buckets)
-        total = self.clipping.clipped_sum(self.gradients, self.norms, self.finite, self.groups)
-        mean = scaled(total, 1 / self.clipping.normaliser(self.used))
+        norms = self.norms * self._pooled
+        total = self.clipping.clipped_sum(self._added_up, norms, self.finite, self.groups)
+        mean = scaled(total, 1 / self._constant)
         return self._settled(mean, min(self._length, self.clipping.sensitivity))
 
     @property
-    def buckets(self) -> int | None:
-        """How many buckets the run would clip these records in; None where it clips each."""
-        return self.clipping.buckets(max(1, self.used))
+    def in_buckets(self) -> bool:
+        """Whether the run pools records into buckets before it clips."""
+        return self.clipping.buckets(1) is not None
 
     @cached_property
     def dimensions(self) -> int:
@@ -130,10 +153,30 @@ class Sample:
 
     def of(self, members: Tensor) -> Sample:
         """The sample of the records ``members`` (``[B]`` bool)."""
+        if self.retake is not None:
+            return self.retake(members)
         index = members.nonzero()[:, 0]
         groups = None if self.groups is None else self.groups[index.to(self.groups.device)]
         chosen = self.gradients.select(index.to(self.gradients.losses.device))
-        return dataclasses.replace(self, gradients=chosen, groups=groups, expected_size=None)
+        plain = None if self.plain_sample is None else self.plain_sample.of(members)
+        return dataclasses.replace(
+            self, gradients=chosen, groups=groups, expected_size=None, plain_sample=plain
+        )
+
+    @property
+    def _pooled(self) -> float:
+        """By how much an average is multiplied to be what the clipping is given: a sum."""
+        return 1 / self.clipping.normaliser(1) if self.in_buckets else 1.0
+
+    @cached_property
+    def _added_up(self) -> PerSampleGradients:
+        return combine([self.gradients], [self._pooled]) if self.in_buckets else self.gradients
+
+    @property
+    def _constant(self) -> float:
+        """What sums are divided by, were this sample the run's batch."""
+        drawn = self._pooled * self.used if self.drawn is None else self.drawn
+        return self.clipping.normaliser(max(1, round(drawn)))
 
     @property
     def _length(self) -> float:
@@ -143,15 +186,6 @@ class Sample:
         """Zero where gradients of this mean length cancelled: rounding has no direction."""
         left = norm(mean) > 4 * torch.finfo(self.gradients.dtype).eps * length
         return mean if left else scaled(mean, 0.0)
-
-    def _clipped_buckets(self, buckets: int) -> Vector:
-        """Each record draws its bucket by itself, as in a run; the same one in every diagnosis."""
-        index = self.finite.nonzero()[:, 0]
-        drawn = Draws(torch.arange(len(index)), "diagnostics").integers(buckets)
-        pooled = self.gradients.select(index).pool(drawn.to(index.device), buckets)
-        norms = pooled.norms()
-        total = self.clipping.clipped_sum(pooled, norms, torch.isfinite(norms), None)
-        return scaled(total, 1 / self.clipping.normaliser(self.used))
 
 
 def dot(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> float:

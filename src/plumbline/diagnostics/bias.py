@@ -1,6 +1,7 @@
 """How clipping bends the batch gradient (paper 000, section 4 and App. C; paper 004, section 4).
 
-With g the mean gradient of a batch and gbar the mean of its clipped gradients, the bias is
+With g the plain mean gradient of a batch (what non-private SGD would take) and gbar the mean of the
+gradients that the method clips (what the run would release, before the noise), the bias is
 ``gbar - g``. Theorem 1 of paper 000 splits ``gbar = a g + c`` with c orthogonal to g: a is what is
 left of the gradient (magnitude error), c points elsewhere (directional error). Its Eq. 20 prints
 ``max(1, C / n)`` for ``max(1, n / C)``. The error of a released gradient has three parts: the bias
@@ -11,7 +12,7 @@ fixed, noise and sampling are independent of each other and have mean zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +23,10 @@ from plumbline.results import Number, Undefined
 
 @dataclass(frozen=True)
 class Bias:
-    """How far the clipped mean gradient lies from the mean gradient.
+    """How far the clipped mean gradient lies from the plain mean gradient.
+
+    Its norm alone can mislead: BAM lowers it without turning the gradient back. Show ``norm``,
+    ``relative`` and the angle (``degrees``) together.
 
     Attributes:
         gradient_norm: ``|g|``.
@@ -44,12 +48,26 @@ class Bias:
     relative_direction: Number
     cosine: Number
 
+    @property
+    def degrees(self) -> Number:
+        """The angle between gbar and g."""
+        if isinstance(self.cosine, Undefined):
+            return self.cosine
+        return math.degrees(math.acos(max(-1.0, min(1.0, self.cosine))))
+
+
+@dataclass(frozen=True)
+class BiasByGroup(Bias):
+    """The bias on all records, and on each group's own, by the group's name."""
+
+    by_group: Mapping[str, Bias]
+
 
 def bias(sample: Sample) -> Bias:
     """The bias and its parts; ``norm^2 = (1 - magnitude)^2 |g|^2 + direction^2``."""
     if (nothing := sample.nothing) is not None:
         return Bias(*[nothing] * 8)
-    g, gbar = sample.mean, sample.clipped_mean
+    g, gbar = sample.plain.mean, sample.clipped_mean
     size, offset = norm(g), norm(added(gbar, g, -1.0))
     zero = "the mean gradient is zero"
     magnitude = ratio(dot(gbar, g), size**2, zero)
@@ -107,7 +125,7 @@ def error_parts(sample: Sample, sampling_rate: float = 0.0) -> ErrorParts:
     """
     if (nothing := sample.nothing) is not None:
         return ErrorParts(*[nothing] * 4)
-    bent = norm(added(sample.clipped_mean, sample.mean, -1.0)) ** 2
+    bent = norm(added(sample.clipped_mean, sample.plain.mean, -1.0)) ** 2
     noise, sampling = _noise(sample), _sampling(sample, sampling_rate)
     if isinstance(noise, Undefined):
         return ErrorParts(bent, noise, sampling, noise)
@@ -130,11 +148,12 @@ class PenaltyBound:
 
 
 def penalty_bound(sample: Sample) -> PenaltyBound:
-    """Both sides of Lemma 3."""
-    if (nothing := sample.nothing) is not None:
+    """Both sides of Lemma 3, of the plain gradients."""
+    plain = sample.plain
+    if (nothing := plain.nothing) is not None:
         return PenaltyBound(nothing, nothing)
-    lengths = sample.norms[sample.finite].double()
-    return PenaltyBound(norm(sample.mean), float(lengths.mean()))
+    lengths = plain.norms[plain.finite].double()
+    return PenaltyBound(norm(plain.mean), float(lengths.mean()))
 
 
 @dataclass(frozen=True)
@@ -144,12 +163,14 @@ class BiasAtSize:
     Attributes:
         size: Records to a batch.
         norm: The mean of ``|gbar - g|`` over batches.
+        relative: The mean of the same divided by ``|g|``.
         cosine: The mean of the cosine of gbar and g.
         batches: How many batches there were.
     """
 
     size: int
     norm: Number
+    relative: Number
     cosine: Number
     batches: int
 
@@ -158,23 +179,23 @@ def bias_by_batch_size(
     sample: Sample, sizes: Sequence[int], generator: torch.Generator, batches: int = 8
 ) -> list[BiasAtSize]:
     """The bias in random batches of the sample's records, for each size."""
+    count = sample.records if sample.drawn is None else sample.drawn
     results = []
     for size in sizes:
-        if not 1 <= size <= sample.records:
-            reason = Undefined(f"the sample has {sample.records} records, not {size}")
-            results.append(BiasAtSize(size, reason, reason, 0))
+        if not 1 <= size <= count:
+            reason = Undefined(f"the sample has {count} records, not {size}")
+            results.append(BiasAtSize(size, reason, reason, reason, 0))
             continue
         found = []
-        for _ in range(batches if size < sample.records else 1):
-            index = torch.randperm(sample.records, generator=generator)[:size]
-            chosen = torch.zeros(sample.records, dtype=torch.bool)
+        for _ in range(batches if size < count else 1):
+            index = torch.randperm(count, generator=generator)[:size]
+            chosen = torch.zeros(count, dtype=torch.bool)
             chosen[index] = True
             found.append(bias(sample.of(chosen)))
-        results.append(
-            BiasAtSize(
-                size, _mean([b.norm for b in found]), _mean([b.cosine for b in found]), len(found)
-            )
+        norms, parts, cosines = (
+            _mean([getattr(one, name) for one in found]) for name in ("norm", "relative", "cosine")
         )
+        results.append(BiasAtSize(size, norms, parts, cosines, len(found)))
     return results
 
 
@@ -188,7 +209,7 @@ def _noise(sample: Sample) -> Number:
 
 
 def _sampling(sample: Sample, rate: float) -> Number:
-    if sample.buckets is not None:
+    if sample.in_buckets:
         return Undefined("the clipping scales averages of records")
     try:
         factors = sample.clipping.factors(sample.norms, sample.groups)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plumbline.diagnostics.base import Sample
+from plumbline.diagnostics.base import Sample, finite_or
 from plumbline.diagnostics.curvature import Hessian, Trace
 from plumbline.results import Number, Undefined
 
@@ -146,7 +146,7 @@ def risk_gap_bounds(
     return RiskGapBounds(
         direction=turned - curved,
         direction_simple=turned - learning_rate * clipped,
-        clipping=learning_rate * tran,
+        clipping=finite_or(learning_rate * tran, "the run does not clip"),
         stable=stable,
     )
 
@@ -164,7 +164,7 @@ class _Terms:
     """
 
     def __init__(self, group: Hessian, own: Tensor, batch: Sample) -> None:
-        g, gbar = _flat(batch.mean), _flat(batch.clipped_mean)
+        g, gbar = _flat(batch.plain.mean), _flat(batch.clipped_mean)
         along, along_clipped = (float(torch.dot(own, v.double().cpu())) for v in (g, gbar))
         self.along = along
         self.lost = along - along_clipped

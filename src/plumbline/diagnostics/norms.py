@@ -1,10 +1,11 @@
-"""How long the gradients are (paper 002, Fig. 3; paper 003, Fig. 1)."""
+"""How long the gradients are that the run clips (paper 002, Fig. 3; paper 003, Fig. 1)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from plumbline.diagnostics.base import Sample, norm, ratio
 from plumbline.results import Number, Undefined
@@ -14,17 +15,17 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True)
 class Norms:
-    """The distribution of the records' gradient norms.
+    """The distribution of the gradient norms, before clipping.
 
     Attributes:
         quantiles: By share of records, for ``QUANTILES``.
         mean: The mean norm.
         largest: The largest norm.
-        clipped: The share of records above the sensitivity, ``P(n > C)``.
+        clipped: The share of records that the run clips: scales down further than short ones.
         norm_of_mean: The norm of the mean gradient.
         polarisation: The 75% quantile divided by the 25% quantile.
         by_group: The median norm of each group, by its value.
-        clipped_by_group: The share above the sensitivity in each group.
+        clipped_by_group: The share that is clipped in each group.
         not_finite: How many records have no finite gradient; they are left out.
     """
 
@@ -48,24 +49,31 @@ def norms(sample: Sample) -> Norms:
     values = sample.norms[sample.finite].double().cpu()
     found = torch.quantile(values, torch.tensor(QUANTILES, dtype=torch.float64)).tolist()
     quantiles: dict[float, Number] = dict(zip(QUANTILES, found, strict=True))
-    bound = sample.clipping.sensitivity
+    clipped = sample.clipped
     medians: dict[int, Number] = {}
     shares: dict[int, Number] = {}
     if sample.groups is not None:
         groups = sample.groups.to(sample.finite.device)
         for group in sorted(set(groups.tolist())):
-            own = sample.norms[(groups == group) & sample.finite].double()
+            members = (groups == group) & sample.finite
+            own = sample.norms[members].double()
             empty = Undefined(f"group {group} has no finite gradient")
             medians[group] = float(own.quantile(0.5)) if len(own) else empty
-            shares[group] = float((own > bound).double().mean()) if len(own) else empty
+            shares[group] = _share(clipped, members) if len(own) else empty
     return Norms(
         quantiles=quantiles,
         mean=float(values.mean()),
         largest=float(values.max()),
-        clipped=float((values > bound).double().mean()),
+        clipped=_share(clipped, sample.finite),
         norm_of_mean=norm(sample.mean),
         polarisation=ratio(found[3], found[1], "a quarter of the gradients are zero"),
         by_group=medians,
         clipped_by_group=shares,
         not_finite=lost,
     )
+
+
+def _share(clipped: Tensor | Undefined, members: Tensor) -> Number:
+    if isinstance(clipped, Undefined):
+        return clipped
+    return float(clipped[members].double().mean())

@@ -1,76 +1,33 @@
-"""Measurements along a run: a callback that looks every few steps at records held aside.
+"""Measurements along a run: a callback that looks every few steps at some training records.
 
-``private.fit([Probe(records, every=50)])``, or ``probe.after_step(private, info)`` in one's own
-loop. Looking leaves no trace: random numbers, weights and modes are as if nobody had looked. What
-it records reads raw gradients of the records held aside: not covered by epsilon, and marked so in
-the file it writes.
+``private.fit([Probe(every=50)])``, or ``probe.after_step(private, info)`` in one's own loop. What
+is measured is what the run clips: gradients go through its method (``through_method.py``). Looking
+leaves no trace: random numbers, weights and modes are as if nobody had looked. What it records
+reads raw gradients of training records: not covered by epsilon.
 """
 
 from __future__ import annotations
 
-import json
-import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from plumbline.checks import check_count
-from plumbline.clipping import Clipping
-from plumbline.diagnostics.ascent import ascent_directions
-from plumbline.diagnostics.base import NOT_COVERED, Sample, cosine
-from plumbline.diagnostics.bias import bias, error_parts, penalty_bound
-from plumbline.diagnostics.norms import norms
-from plumbline.diagnostics.sampling_noise import sampling_noise
-from plumbline.diagnostics.symmetry import symmetry
-from plumbline.results import Number, to_json
+from plumbline.diagnostics import named  # noqa: F401  (registers the diagnostics)
+from plumbline.diagnostics.base import Sample
+from plumbline.diagnostics.look import Diagnostic, Function, Look, When, found
+from plumbline.results import to_json
+from plumbline.training import Private
+from plumbline.training.fitting import StepInfo
+from plumbline.training.without_trace import evaluating, no_trace
 
-
-class Method(Protocol):
-    """What a probe needs of a run's method."""
-
-    clipping: Clipping
-
-
-class Plan(Protocol):
-    """What a probe needs of a run's plan."""
-
-    noise_multiplier: float
-    expected_batch_size: int
-
-
-class Run(Protocol):
-    """What a probe needs of a run; ``plumbline.Private`` is one."""
-
-    model: nn.Module
-    loss: Callable[[nn.Module, Any], Tensor]
-    method: Any
-    plan: Any
-    released: Mapping[str, Tensor] | None
-
-
-class Info(Protocol):
-    """What a probe needs to know of a step."""
-
-    step: int
-    epsilon: float
-
-
-Measurement = Callable[[Sample, Mapping[str, Tensor] | None], Any]
-
-MEASUREMENTS: dict[str, Measurement] = {
-    "bias": lambda sample, released: bias(sample),
-    "errors": lambda sample, released: error_parts(sample),
-    "penalty": lambda sample, released: penalty_bound(sample),
-    "norms": lambda sample, released: norms(sample),
-    "sampling_noise": lambda sample, released: sampling_noise(sample),
-    "symmetry": lambda sample, released: symmetry(sample),
-    "ascent": ascent_directions,
-}
-"""What can be recorded, by name."""
+USUAL = ("bias", "errors", "norms", "symmetry")
+AT_END = 256
+"""The most records that are measured on at the end, where a measurement takes many passes."""
 
 
 @dataclass(frozen=True)
@@ -80,73 +37,128 @@ class Reading:
     Attributes:
         step: How many steps were done.
         epsilon: Spent until then; what was measured is not covered by it.
-        results: By name of the measurement.
-        successive_cosine: Of this step's released gradient and the one at the previous reading.
+        records: How many records (or users) it was measured on.
+        results: By name of the diagnostic.
+        when: "end" for what is measured once, after the last step.
     """
 
     step: int
     epsilon: float
+    records: int
     results: dict[str, Any]
-    successive_cosine: Number | None
+    when: When = "along"
+
+    def to_json(self) -> dict[str, Any]:
+        """One row: the results beside the step."""
+        facts = {"step": self.step, "epsilon": to_json(self.epsilon), "records": self.records}
+        return {**facts, **to_json(self.results)}
 
 
 @dataclass
 class Probe:
-    """Records chosen diagnostics every few steps.
+    """Records chosen diagnostics every few steps, and some once at the end.
 
     Attributes:
-        records: A batch to measure on, in the form that the run's loss sees. Hold it aside.
-        every: How many steps lie between readings.
-        measure: Names of ``MEASUREMENTS``.
-        sensitive_features: The records' groups, ``[B]``, if there are groups.
+        every: How many steps lie between readings; there is one after the last step too.
+        records: How many training records (or users) are measured on, or which, ``[B]``.
+        measure: What: names of ``DIAGNOSTICS``, ``"package.module:function"``, or functions of a
+            ``Look``.
+        group_names: The groups' names, by value of the run's ``sensitive_features``.
+        seed: Chooses the records, and random vectors of some diagnostics.
+        on_reading: Called with each reading.
+        start: The run's first weights, for diagnostics that need them; by default those that the
+            probe finds before the first step, if it is there.
         readings: What was recorded so far.
     """
 
-    records: Any
     every: int = 50
-    measure: Sequence[str] = ("bias", "errors", "norms", "sampling_noise", "symmetry", "ascent")
-    sensitive_features: Tensor | None = None
+    records: int | Tensor = 256
+    measure: Sequence[str | Function] = USUAL
+    group_names: Mapping[int, str] = field(default_factory=dict)
+    seed: int = 0
+    on_reading: Callable[[Reading], object] | None = None
+    start: Mapping[str, Tensor] | None = None
     readings: list[Reading] = field(default_factory=list)
-    _previous: Mapping[str, Tensor] | None = field(default=None, init=False, repr=False)
+    _before: deque[Sample] = field(init=False, repr=False)
+    _released: tuple[Any, Any] = field(default=(None, None), init=False, repr=False)
+    _units: Tensor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_count("every", self.every)
-        unknown = [name for name in self.measure if name not in MEASUREMENTS]
-        if unknown:
-            raise ValueError(
-                f"There is no measurement {unknown[0]!r}; there are {', '.join(MEASUREMENTS)}."
-            )
+        if isinstance(self.records, int):
+            check_count("records", self.records)
+        self._diagnostics = chosen(self.measure)
+        self._window = max((one.steps_before for one in self._diagnostics.values()), default=0)
+        self._before = deque(maxlen=self._window)
 
-    def after_step(self, private: Run, info: Info) -> None:
-        """Takes a reading where one is due."""
-        if info.step % self.every == 0:
-            self.read(private, info)
+    @property
+    def needs_start(self) -> bool:
+        """Whether a diagnostic needs the run's first weights."""
+        return any(one.needs_start for one in self._diagnostics.values())
 
-    def read(self, private: Run, info: Info) -> Reading:
-        """Takes a reading now."""
-        state = torch.get_rng_state()
-        try:
-            sample = Sample.take(
-                private.model,
-                lambda: private.loss(private.model, self.records),
-                private.method.clipping,
-                noise_multiplier=private.plan.noise_multiplier,
-                expected_size=private.plan.expected_batch_size,
-                groups=self.sensitive_features,
-            )
-            results = {name: MEASUREMENTS[name](sample, private.released) for name in self.measure}
-        finally:
-            torch.set_rng_state(state)
-        successive = None
-        if self._previous and private.released:
-            successive = cosine(private.released, self._previous)
-        self._previous = private.released
-        reading = Reading(info.step, info.epsilon, results, successive)
+    def begin(self, private: Private) -> None:
+        """Keeps the run's first weights, if they are needed: call it before the first step."""
+        if self.needs_start and self.start is None and private.steps_done == 0:
+            self.start = {name: p.detach().clone() for name, p in private.parameters().items()}
+
+    def after_step(self, private: Private, info: StepInfo) -> None:
+        """Takes a reading where one is due: every few steps, and after the last."""
+        self._released = private.released, self._released[0]
+        due = min(-info.step % self.every, info.steps - info.step)
+        if due > self._window:
+            return
+        look = self._look(private)
+        if due == 0:
+            self._read(look, info, "along")
+        if self._window:
+            self._before.append(look.sample)
+        if info.step == info.steps:
+            with evaluating(private.model):
+                self._read(self._look(private, AT_END), info, "end")
+
+    def _read(self, look: Look, info: StepInfo, when: When) -> None:
+        wanted = {name: one for name, one in self._diagnostics.items() if one.when == when}
+        if not wanted:
+            return
+        with no_trace(look.private.model):
+            results = {name: one(look) for name, one in wanted.items()}
+        reading = Reading(info.step, info.epsilon, len(look.units), results, when)
         self.readings.append(reading)
-        return reading
+        if self.on_reading is not None:
+            self.on_reading(reading)
 
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the readings as JSON lines, the first of which says that epsilon covers none."""
-        lines = [{"label": NOT_COVERED}, *(to_json(reading) for reading in self.readings)]
-        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        Path(path).write_text(text, encoding="utf-8")
+    def _look(self, private: Private, most: int | None = None) -> Look:
+        if self._units is None:
+            self._units = units_of(private, self.records, self.seed)
+        return Look(
+            private,
+            self._units[:most],
+            self.group_names,
+            self.seed,
+            self._released,
+            tuple(self._before),
+            self.start,
+        )
+
+
+def chosen(measure: Sequence[str | Function]) -> dict[str, Diagnostic]:
+    """The diagnostics by name.
+
+    Raises:
+        UnknownPart: If there is none of a name.
+        ValueError: If two have one name.
+    """
+    pairs = [found(one) for one in measure]
+    names = [name for name, _ in pairs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"the diagnostic {twice!r} is to be measured twice; give each once")
+    return dict(pairs)
+
+
+def units_of(private: Private, records: int | Tensor, seed: int) -> Tensor:
+    """The numbers of the records (or users) to measure on, ``[B]``, ascending."""
+    if isinstance(records, Tensor):
+        return records.cpu()
+    order = torch.randperm(private.units, generator=torch.Generator().manual_seed(seed))
+    return order[:records].sort().values

@@ -8,7 +8,6 @@ noise of the gradients it would clip: average them first (``PerSampleGradients.p
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ def under_averaging(sample: Sample, size: int, generator: torch.Generator) -> Sa
     chosen = index[order.to(index.device)]
     places = torch.arange(len(chosen), device=index.device) % buckets
     averages = combine([sample.gradients.select(chosen).pool(places, buckets)], [1 / size])
-    return sampling_noise(dataclasses.replace(sample, gradients=averages, groups=None))
+    return sampling_noise(Sample(averages, sample.clipping))
 
 
 def over_iterates(
@@ -95,83 +94,7 @@ def over_iterates(
     else:
         weights = [(1 - decay) ** (count - 1 - place) for place in range(count)]
     averaged = combine(list(iterates), weights)
-    return sampling_noise(dataclasses.replace(sample, gradients=averaged))
-
-
-@dataclass(frozen=True)
-class NormalisedBound:
-    """Theorem 3.1, for normalised DP-SGD: ``min_k E |grad F| <= optimisation + 15 tau``.
-
-    Attributes:
-        optimisation: ``sqrt(32 beta F(w_0) (2 + sigma^2 d) / T)``, which falls with the steps.
-        bias: ``15 tau``, which does not.
-    """
-
-    optimisation: float
-    bias: Number
-
-
-def normalised_bound(
-    noise: SamplingNoise,
-    *,
-    smoothness: float,
-    loss: float,
-    noise_std: float,
-    dimensions: int,
-    steps: int,
-) -> NormalisedBound:
-    """The right side of Theorem 3.1.
-
-    Args:
-        noise: Measured; tau is assumed to hold at every iterate.
-        smoothness: beta.
-        loss: F(w_0), the loss at the start (the smallest being zero).
-        noise_std: sigma, of the noise on the mean of the normalised gradients, per coordinate.
-        dimensions: d.
-        steps: T.
-    """
-    first = math.sqrt(32 * smoothness * loss * (2 + noise_std**2 * dimensions) / steps)
-    return NormalisedBound(first, _times(15, noise.tau))
-
-
-@dataclass(frozen=True)
-class ClippedBound:
-    """Theorem 3.2, for clipped DP-SGD: ``left <= optimisation + bias``.
-
-    Attributes:
-        unclipped: ``P_k``, the share of gradients below the threshold.
-        left: ``P |g|^2 + (c (1 - P) / 4 - sqrt(1 - P) tau) |g|`` at this iterate.
-        optimisation: ``sqrt(2 beta c^2 (2 + sigma^2 d) F(w_0) / T)``.
-        bias: ``15 c tau sqrt(1 - P) / 4``.
-    """
-
-    unclipped: Number
-    left: Number
-    optimisation: Number
-    bias: Number
-
-
-def clipped_bound(
-    sample: Sample, *, smoothness: float, loss: float, noise_std: float, steps: int
-) -> ClippedBound:
-    """Both sides of Theorem 3.2 at this iterate; arguments as for ``normalised_bound``.
-
-    ``noise_std`` is in units of the threshold, as the theorem has it.
-    """
-    clip = sample.clipping.sensitivity
-    if math.isinf(clip):
-        none = Undefined("the run does not clip")
-        return ClippedBound(none, none, none, none)
-    variance = 2 + noise_std**2 * sample.dimensions
-    first = math.sqrt(2 * smoothness * clip**2 * variance * loss / steps)
-    tau = sampling_noise(sample).tau
-    if isinstance(tau, Undefined):
-        return ClippedBound(tau, tau, first, tau)
-    below = float((sample.norms[sample.finite] < clip).double().mean())
-    size = norm(sample.mean)
-    rest = math.sqrt(1 - below)
-    left = below * size**2 + (clip * (1 - below) / 4 - rest * tau) * size
-    return ClippedBound(below, left, first, 15 * clip * tau * rest / 4)
+    return sampling_noise(Sample(averaged, sample.clipping, groups=sample.groups))
 
 
 def deviations(sample: Sample) -> Tensor:
@@ -190,7 +113,3 @@ def _tau_squared(sample: Sample, members: Tensor) -> Number:
         mean = scaled(sample.gradients.sum(members.to(sample.norms)), 1 / count)
     squares = sample.norms.double()[members].square()
     return max(0.0, float(squares.mean()) - norm(mean) ** 2)
-
-
-def _times(factor: float, value: Number) -> Number:
-    return value if isinstance(value, Undefined) else factor * value

@@ -21,7 +21,7 @@ from plumbline.results import Number, Undefined
 def estimated_sharpness(
     model: nn.Module, sample: Sample, loss: Callable[[], float], radius: float
 ) -> Number:
-    """``l(w^p) - l(w)`` with ``w^p = w + radius g / |g|``, uphill along the mean gradient.
+    """``l(w^p) - l(w)`` with ``w^p = w + radius g / |g|``, uphill along the plain mean gradient.
 
     Args:
         model: The model.
@@ -29,47 +29,18 @@ def estimated_sharpness(
         loss: Evaluates the mean loss at the weights as they are.
         radius: rho.
     """
-    if (nothing := sample.nothing) is not None:
+    plain = sample.plain
+    if (nothing := plain.nothing) is not None:
         return nothing
-    size = norm(sample.mean)
+    size = norm(plain.mean)
     if size == 0:
         return Undefined("the mean gradient is zero")
     before = loss()
-    with moved(model, scaled(sample.mean, radius / size)):
+    with moved(model, scaled(plain.mean, radius / size)):
         return finite_or(loss() - before, "the loss is not finite")
 
 
 _KINK = "the loss has a kink there"
-
-
-@dataclass(frozen=True)
-class ClippingBound:
-    """Theorem 3.1: what clipping takes from a gradient near a minimum.
-
-    Attributes:
-        lost: The largest ``|g_i| - C`` of the records, at least zero.
-        bound: ``|H| D - C``, at least zero, for weights at distance D of the minimum.
-    """
-
-    lost: Number
-    bound: float
-
-
-def clipping_bound(sample: Sample, sharpness: float, distance: float) -> ClippingBound:
-    """Both sides of Theorem 3.1; it assumes that every record's gradient is zero at the minimum.
-
-    Args:
-        sample: The records at the present weights.
-        sharpness: The largest eigenvalue, in absolute value, of a record's Hessian at the minimum.
-            (The paper prints that of the mean loss; its proof expands each record's own, and a
-            record that is sharper than the mean breaks the bound as printed.)
-        distance: How far the present weights are from it.
-    """
-    clip = sample.clipping.sensitivity
-    bound = max(0.0, sharpness * distance - clip)
-    if (nothing := sample.nothing) is not None:
-        return ClippingBound(nothing, bound)
-    return ClippingBound(max(0.0, float(sample.norms.max()) - clip), bound)
 
 
 def noise_bound(learning_rate: float, sharpness: float, noise_norm: float) -> float:

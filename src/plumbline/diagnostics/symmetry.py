@@ -1,4 +1,4 @@
-"""Whether the gradients lie symmetrically about their mean (paper 001).
+"""Whether the gradients that the run clips lie symmetrically about their mean (paper 001).
 
 Clipping a distribution that is symmetric about the true gradient g keeps its direction (Theorem 2);
 what is lost on another one is the bias b_t (Eq. 5). With ``xi_i = g_i - g`` the noise of record i
@@ -12,7 +12,6 @@ clipping at c, whatever the run uses: that is what the theorems are about.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,9 +19,7 @@ from scipy import stats
 from torch import Tensor
 
 from plumbline.clipping.flat import flat_factors
-from plumbline.diagnostics.base import Sample, cosine, finite_or, norm
-from plumbline.gradients import jitter
-from plumbline.record_random import Draws
+from plumbline.diagnostics.base import Sample, finite_or, norm
 from plumbline.results import Number, Undefined
 
 _UNCLIPPED = "the run does not clip, and no threshold was given"
@@ -96,127 +93,6 @@ def symmetry(sample: Sample, clip: float | None = None) -> Symmetry:
     )
 
 
-@dataclass(frozen=True)
-class Convergence:
-    """Corollary 1 over a run of T steps: ``progress <= optimisation - bias``.
-
-    Attributes:
-        progress: The left side, the mean of Theorem 2's lower bounds.
-        optimisation: ``D_f / sqrt(T) + G c^2 / (2 sqrt(T))``.
-        bias: The mean of b_t.
-        wasserstein: The mean of Theorem 5's distances.
-    """
-
-    progress: Number
-    optimisation: Number
-    bias: Number
-    wasserstein: Number
-
-
-def convergence(steps: Sequence[Symmetry], decrease: float, smoothness: float) -> Convergence:
-    """Both sides of Corollary 1, from measurements along a run.
-
-    Args:
-        steps: Measurements at each of the run's T iterates, of one clip threshold.
-        decrease: D_f, how far the loss can still fall from the first of them.
-        smoothness: G, a Lipschitz constant of the gradient.
-    """
-    known = [step for step in steps if not isinstance(step.bias, Undefined)]
-    if not known:
-        nothing = Undefined("no step has a gradient")
-        return Convergence(nothing, nothing, nothing, nothing)
-    root, clip = math.sqrt(len(known)), known[0].clip
-    assert not isinstance(clip, Undefined)  # where the bias is known, so is the threshold
-    return Convergence(
-        progress=_mean([step.lower_bound for step in known]),
-        optimisation=decrease / root + smoothness * clip**2 / (2 * root),
-        bias=_mean([step.bias for step in known]),
-        wasserstein=_mean([step.wasserstein for step in known]),
-    )
-
-
-@dataclass(frozen=True)
-class MixtureBound:
-    """Theorem 3: a mixture of spherical distributions, here the parts that the records fall into.
-
-    Attributes:
-        alignment: ``E phi``, its left side.
-        lower_bound: Its right side, or why it does not apply.
-        weights: Each part's share of the records.
-        cosines: Of each part's mean gradient with g.
-    """
-
-    alignment: Number
-    lower_bound: Number
-    weights: dict[int, float]
-    cosines: dict[int, Number]
-
-
-def mixture_bound(sample: Sample, parts: Tensor, clip: float | None = None) -> MixtureBound:
-    """Both sides of Theorem 3 for the parts given (classes, groups), ``[B]``.
-
-    ``P(|xi| < c/4)`` of a part is about the part's own mean. The theorem assumes that each part is
-    spherical, which is not tested here.
-    """
-    clip = sample.clipping.sensitivity if clip is None else clip
-    whole = symmetry(sample, clip)
-    if isinstance(whole.alignment, Undefined):
-        return MixtureBound(whole.alignment, whole.alignment, {}, {})
-    weights: dict[int, float] = {}
-    cosines: dict[int, Number] = {}
-    total: Number = 0.0
-    for part in sorted(set(parts.tolist())):
-        own = sample.of(parts == part)
-        weights[part] = own.used / sample.used
-        cosines[part] = angle = cosine(own.mean, sample.mean)
-        if isinstance(angle, Undefined) or isinstance(total, Undefined):
-            continue  # a part whose mean is zero adds nothing
-        if angle < 0:
-            total = Undefined(f"part {part} points away from the mean gradient")
-            continue
-        scalars = _Scalars(own)
-        length = min(scalars.size, 0.75 * clip)
-        total += weights[part] * length * angle * scalars.small_noise(clip)
-    if not isinstance(total, Undefined):
-        total *= norm(sample.mean)
-    return MixtureBound(whole.alignment, total, weights, cosines)
-
-
-@dataclass(frozen=True)
-class PerturbationBound:
-    """Theorem 6, for pre-clipping perturbation of scale k.
-
-    Attributes:
-        alignment: ``E <g, clip(g + xi + k zeta)>``, its left side, with zeta drawn once a record.
-        leading: ``|g| min(|g|, 3c/4) P(|k zeta| < c/4)``, the leading term of its right side.
-        order: ``sigma_xi^2 / k^2``, of which the theorem subtracts an unknown multiple.
-    """
-
-    alignment: Number
-    leading: Number
-    order: Number
-
-
-def perturbation_bound(
-    sample: Sample, scale: float, key: str = "symmetry", clip: float | None = None
-) -> PerturbationBound:
-    """Both sides of Theorem 6, up to its unknown constant."""
-    clip = sample.clipping.sensitivity if clip is None else clip
-    nothing = Undefined(_UNCLIPPED) if math.isinf(clip) else sample.nothing
-    if nothing is not None:
-        return PerturbationBound(nothing, nothing, nothing)
-    scalars = _Scalars(sample)
-    noisy = jitter(sample.gradients, scale, Draws(torch.arange(sample.records), key).seeds())
-    factors = flat_factors(noisy.norms(), clip).double()
-    along = noisy.dot(sample.mean).double()
-    chance = float(stats.chi2.cdf((clip / (4 * scale)) ** 2, sample.dimensions)) if scale else 1.0
-    return PerturbationBound(
-        alignment=float((factors * along)[sample.finite].mean()),
-        leading=_bound(scalars.size, clip, chance),
-        order=scalars.variance() / scale**2 if scale else Undefined("there is no perturbation"),
-    )
-
-
 def projections(sample: Sample, generator: torch.Generator, count: int = 8) -> Tensor:
     """The gradients in ``count`` random planes, ``[count, B, 2]`` (paper 001, Figs. 1 and 2).
 
@@ -255,10 +131,6 @@ class _Scalars:
     def deviations(self) -> Tensor:
         """``|xi_i|^2``, ``[B]``."""
         return (self._norms.square() - 2 * self._along + self.size**2).clamp(min=0)
-
-    def variance(self) -> float:
-        """The mean of ``|xi_i|^2``."""
-        return float(self.deviations().mean())
 
     def small_noise(self, clip: float) -> float:
         """``P(|xi| < clip / 4)``."""
@@ -306,8 +178,3 @@ def _symmetric_about_zero(values: Tensor) -> Number:
         return Undefined(f"only {len(moved)} cosines are not zero; the test needs ten")
     # The default tries every permutation where cosines are tied, which can take seconds.
     return float(stats.wilcoxon(moved.numpy(), method="approx").pvalue)
-
-
-def _mean(values: Sequence[Number]) -> float:
-    known = [value for value in values if not isinstance(value, Undefined)]
-    return math.fsum(known) / len(known)

@@ -31,6 +31,7 @@ from pydantic import (
 
 from plumbline import methods
 from plumbline.data.base import DATASETS
+from plumbline.diagnostics.probe import USUAL, chosen
 from plumbline.experiments.objects import found, is_object
 from plumbline.mechanism.calibration import Budget
 from plumbline.methods import Method
@@ -218,14 +219,19 @@ class ProbePart(StrictPart):
     Attributes:
         every: How many steps lie between readings.
         records: How many training records they are taken on.
-        measure: What is read along the way; names of ``plumbline.experiments.probing.ALONG``.
-        final: What is measured once, after the last step; names of ``probing.FINAL``.
+        measure: What is measured, along the way or once after the last step: names of
+            ``plumbline.diagnostics.DIAGNOSTICS``, or ``"package.module:function"``.
     """
 
     every: int = Field(ge=1)
     records: int = Field(default=256, ge=2)
-    measure: tuple[str, ...] = Field(default=("bias", "errors", "norms", "symmetry"), strict=False)
-    final: tuple[str, ...] = Field(default=(), strict=False)
+    measure: tuple[str, ...] = Field(default=USUAL, strict=False)
+
+    @field_validator("measure")
+    @classmethod
+    def _known(cls, measure: tuple[str, ...]) -> tuple[str, ...]:
+        chosen(measure)
+        return measure
 
 
 class TunePart(StrictPart):

@@ -31,7 +31,7 @@ from plumbline.experiments.files import (
 )
 from plumbline.experiments.loading import evaluate_run, load_data
 from plumbline.experiments.metrics_log import MetricsLog
-from plumbline.experiments.probing import Probing
+from plumbline.experiments.probing import probe_of
 from plumbline.experiments.run_result import RunResult, finish, read_result, versions
 from plumbline.experiments.run_spec import RunSpec, budget_of
 from plumbline.mechanism.ledger import Ledger
@@ -115,10 +115,9 @@ def _made(
             TensorBoard(folder / "tensorboard", first=private.steps_done) if tensorboard else None
         )
         log = _Log(private, splits, folder, spec.recipe.log_every, on_progress, board)
-        probing = Probing.of(spec, private, splits, folder) if spec.recipe.probe else None
-        callbacks = [one for one in (log, probing, board) if one is not None]
+        probe = probe_of(spec, private, splits, folder) if spec.recipe.probe else None
         try:
-            private.fit(callbacks, progress=False)
+            private.fit([one for one in (log, probe, board) if one is not None], progress=False)
         finally:
             if board is not None:
                 board.close()
@@ -126,8 +125,6 @@ def _made(
         if private.steps_done < private.stop:  # fit stops in good order when interrupted
             raise KeyboardInterrupt(f"after step {private.steps_done:,} of {private.stop:,}")
         report = evaluate_run(private, splits)
-        if probing:
-            probing.finish(private)
         result = RunResult(
             method=spec.method.title,
             seed=spec.seed,

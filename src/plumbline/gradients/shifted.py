@@ -60,6 +60,12 @@ class Shifted:
                 sums[name] = value + given.sum().to(value) * self._shift[name]
         return sums
 
+    def built(self) -> PerSampleGradients:
+        """The same with every sum built, for diagnostics: it takes the memory of a dense batch."""
+        rows = {name: r.expand(self._own.records, *r.shape) for name, r in self._shift.items()}
+        shift = PerSampleGradients.of(rows, self._own.losses)
+        return PerSampleGradients.combine([self._own, shift], [1.0, 1.0])
+
     def _few(self, index: Tensor, shift: Mapping[str, Tensor]) -> Tensor:
         own = self._own.select(index).materialise()
         moved = {name: own[name] + value for name, value in shift.items()}

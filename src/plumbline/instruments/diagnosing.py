@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from plumbline.diagnostics import Verdict
+from plumbline.diagnostics import Probe, Verdict
 from plumbline.experiments.compatibility import check_fits
 from plumbline.experiments.loading import load_data
-from plumbline.experiments.probing import reading_of
 from plumbline.experiments.recipe import MethodPart, ProbePart, Recipe, RecipeError
 from plumbline.experiments.run_spec import RunSpec
-from plumbline.experiments.running import run
+from plumbline.experiments.running import run, started
 from plumbline.instruments.describing import METHOD, Description, recipe_of, row_of
-from plumbline.instruments.training import load, spec_of
+from plumbline.instruments.training import Trained, load, spec_of
 from plumbline.report.reading import Study, read
 from plumbline.report.verdict import diagnosis
+from plumbline.training.fitting import StepInfo
 
 MEASURE = ("bias", "errors", "norms", "symmetry")
 _READINGS = 20  # along a run that is made here
@@ -69,7 +69,7 @@ def diagnose(
         description: The parts of the run.
     """
     if isinstance(what, str | os.PathLike) and Path(what).is_dir():
-        return _of_folder(Path(what), method)
+        return _of_folder(Path(what), method, records, description.get("measure", MEASURE))
     if what is None:
         description.setdefault("method", METHOD if method is None else method)
         description.setdefault("seeds", [0])
@@ -84,19 +84,38 @@ def diagnose(
     return _of_folder(root / spec.folder, None)
 
 
-def _of_folder(folder: Path, method: Any) -> Diagnosis:
+def _of_folder(
+    folder: Path, method: Any, records: int = 256, measure: Sequence[str] = MEASURE
+) -> Diagnosis:
     study = read(folder)
     title = _title(study, method)
     where = folder if study.single else folder / study.runs[title][0].result.folder
     readings = study.runs[title][0].readings
     if not readings:
-        trained = load(where)
-        readings = (reading_of(trained.spec, load_data(trained.spec), trained.model, where),)
+        readings = (_reading(load(where), records, measure),)
         study = study.with_readings(title, readings)
     found = diagnosis(study, title)
     if found is None:
         raise RecipeError(f"{folder} has no measurements of clipping by {title}.")
     return Diagnosis(title, where, tuple(readings), found)
+
+
+def _reading(trained: Trained, records: int, measure: Sequence[str]) -> dict[str, Any]:
+    """What is measured of a trained model, for a run along which nothing was."""
+    splits, result = load_data(trained.spec), trained.result
+    private = started(trained.spec, splits)
+    private.model.load_state_dict(trained.model.state_dict())
+    probe = Probe(
+        every=1,
+        records=records,
+        measure=measure,
+        group_names=dict(enumerate(splits.groups)),
+        seed=trained.spec.seed,
+    )
+    info = StepInfo(result.steps, result.steps, result.epsilon, result.delta)
+    probe.after_step(private, info)
+    private.close()
+    return {name: value for one in probe.readings for name, value in one.to_json().items()}
 
 
 def _title(study: Study, method: Any) -> str:

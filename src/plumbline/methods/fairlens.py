@@ -84,13 +84,8 @@ class _FairLens(Method):
 
     def step(self, batch: Batch) -> Program[Update]:
         """The clipped mean of ``g_i + gamma_1 grad R1 + gamma_2 grad R2``, with noise."""
-        quick = _only_linear(batch)
-        # The same chunks in all passes: what is drawn for a chunk (dropout masks) is drawn for it.
-        parts = _Parts(batch, None if quick else _LIMIT)
-        shared = self._regulariser(batch, parts, quick=quick)
         total = batch.zeros()
-        for part in parts:
-            gradients = Shifted(part.own, shared)
+        for part, gradients in self._shifted(batch):
             norms = gradients.norms()
             finite = torch.isfinite(norms) & torch.isfinite(part.own.losses)
             clipped = self.clipping.clipped_sum(
@@ -104,6 +99,23 @@ class _FairLens(Method):
             name=GRADIENT,
         )
         return {name: value / batch.expected_size for name, value in noisy.items()}
+
+    @property
+    def plain(self) -> bool:
+        return False
+
+    def before_clipping(self, batch: Batch) -> Program[list[PerSampleGradients]]:
+        yield from ()
+        return [gradients.built() for _, gradients in self._shifted(batch)]
+
+    def _shifted(self, batch: Batch) -> Iterator[tuple[_Part, Shifted]]:
+        """The batch's parts, with the gradients that are clipped."""
+        quick = _only_linear(batch)
+        # The same chunks in all passes: what is drawn for a chunk (dropout masks) is drawn for it.
+        parts = _Parts(batch, None if quick else _LIMIT)
+        shared = self._regulariser(batch, parts, quick=quick)
+        for part in parts:
+            yield part, Shifted(part.own, shared)
 
     def _regulariser(self, batch: Batch, parts: _Parts, *, quick: bool) -> Update:
         """``gamma_1 grad R1 + gamma_2 grad R2``; zero where a group has no record."""

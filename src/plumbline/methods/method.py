@@ -128,8 +128,7 @@ class Method:
     def step(self, batch: Batch) -> Program[Update]:
         """One step: each rule asks what it needs, the clipped mean is asked for between."""
         batch = self._bucketed(batch)
-        for rule in self.evaluation:
-            yield from rule.before(batch, lambda name: self._mean(self._at_weights(batch), name))
+        yield from self._ask_before(batch)
         records = GradientBatch(batch, self.evaluation, self.noisy)
         yield from self.clipping.before(records)
         update = yield from self._mean(records, GRADIENT)
@@ -137,6 +136,37 @@ class Method:
         for rule in self.evaluation:
             update = rule.after(batch, update)
         return update
+
+    @property
+    def plain(self) -> bool:
+        """Whether it clips each record's own gradient, at the weights as they are."""
+        asked = [rule for rule in self.evaluation if rule.slot != "update"]
+        pooled = self.clipping.buckets(1) is not None
+        return not pooled and all(isinstance(rule, Plain) for rule in asked)
+
+    def before_clipping(self, batch: Batch) -> Program[list[PerSampleGradients]]:
+        """The gradients that a step on the batch would clip, chunk by chunk.
+
+        It asks what the rules of evaluation ask, and changes their state as a step does: call it on
+        a copy of the method.
+        """
+        batch = self._bucketed(batch)
+        yield from self._ask_before(batch)
+        return [chunk.gradients for chunk in GradientBatch(batch, self.evaluation, self.noisy)]
+
+    def plain_gradients(self, batch: Batch) -> list[PerSampleGradients]:
+        """The same without the method: each record's gradient at the weights as they are.
+
+        Where BatchNorm takes rows together, a record's loss is defined only with them: companions
+        and buckets stay.
+        """
+        rules = [rule for rule in self.evaluation if rule.together]
+        batch = self._bucketed(batch) if self.clipping.together else batch
+        return [chunk.gradients for chunk in GradientBatch(batch, rules, False, Plain())]
+
+    def _ask_before(self, batch: Batch) -> Program[None]:
+        for rule in self.evaluation:
+            yield from rule.before(batch, lambda name: self._mean(self._at_weights(batch), name))
 
     def see(self, chunk: Chunk) -> Chunk:
         """A chunk as the model is to see it."""

@@ -76,7 +76,7 @@ def better_settings(study: Study, title: str) -> str | None:
     return max(known, key=lambda t: known[t]) if known else None
 
 
-def judgement(study: Study, title: str) -> Verdict | None:
+def diagnosis(study: Study, title: str) -> Verdict | None:
     """The diagnostics' own verdict on a method, from the median of its readings."""
     bent = bend(study.runs[title])
     if bent is None:
@@ -180,7 +180,7 @@ def _clipping(study: Study) -> str:
         return _loss_left(study, tuned)
     if tuned is not None and bend(study.runs[tuned]) is not None:
         title = tuned
-    bent, found = bend(study.runs[title]), judgement(study, title)
+    bent, found = bend(study.runs[title]), diagnosis(study, title)
     if bent is None or found is None:
         return ""
     if bent.kept <= 0:

@@ -92,7 +92,7 @@ class PrivateBatch:
 
     def chunks(self, limit: int | None = None) -> Iterator[PrivateChunk]:
         """The physical chunks, in order, of at most ``limit`` records; every call starts again."""
-        most = self._owner.max_physical_batch
+        most = self._most
         if limit is not None:
             most = limit if most is None else min(most, limit)
         indices, unit_ids, units = self._own()
@@ -133,6 +133,10 @@ class PrivateBatch:
         """A chunk of these records (``[R]``), each of which is a unit; for tests of the model."""
         return PrivateChunk(indices, indices, self, 0)
 
+    @property
+    def _most(self) -> int | None:
+        return self._owner.max_physical_batch
+
     def _own(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """This process's records ``[R]``, its units, and each record's unit among them, ``[R]``."""
         which, shares = self._share
@@ -162,6 +166,32 @@ class PrivateBatch:
     def _seed(self, place: int) -> int:
         named = f"{self._owner.draws_key(self.step)} {self._share} {place}"
         return int.from_bytes(hashlib.blake2b(named.encode(), digest_size=8).digest(), "big")
+
+
+@dataclass(eq=False)
+class ChosenBatch(PrivateBatch):
+    """A batch of chosen units, to be looked at and not to be stepped on.
+
+    Sums are divided by the number of units chosen, and all are taken at once.
+
+    Attributes:
+        chosen: How many units were chosen.
+    """
+
+    chosen: int = 0
+
+    @property
+    def expected_size(self) -> int:
+        return self.chosen
+
+    @property
+    def unit(self) -> Tensor | None:
+        """The place of each record's unit among ``unit_ids``, ``[R]``; None where each is one."""
+        return self._unit
+
+    @property
+    def _most(self) -> None:
+        return None
 
 
 @dataclass(eq=False)

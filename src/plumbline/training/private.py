@@ -27,7 +27,7 @@ from plumbline.mechanism.statement import Statement
 from plumbline.sampling import PoissonSampler, UserSampler
 from plumbline.training.answering import Answers
 from plumbline.training.averaging import WeightAverage
-from plumbline.training.batches import PrivateBatch
+from plumbline.training.batches import ChosenBatch, PrivateBatch
 from plumbline.training.charging import Charges
 from plumbline.training.checkpoint import save
 from plumbline.training.distributed import Ranks, shared_by
@@ -296,12 +296,28 @@ class Private:
         finally:
             self.put_shards_back()
 
+    def batch_of(self, units: Tensor) -> ChosenBatch:
+        """A batch of chosen records (or users), ``[N]``, as the next step would see it.
+
+        Nothing is drawn or charged, and ``step`` refuses it.
+        """
+        indices, groups = self._records_of(units)
+        return ChosenBatch(self.steps_done, indices, units, self, groups, chosen=len(units))
+
+    @property
+    def units(self) -> int:
+        """How many records (or users) there are to draw from."""
+        return self._sampler.records
+
+    def _records_of(self, units: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The records of some units, and each one's unit among them."""
+        if isinstance(self._sampler, UserSampler):
+            return self._sampler.records_of(units)
+        return units, None
+
     def _draw(self) -> PrivateBatch:
         units = self._sampler.indices(self.steps_done)
-        groups = None
-        indices = units
-        if isinstance(self._sampler, UserSampler):
-            indices, groups = self._sampler.records_of(units)
+        indices, groups = self._records_of(units)
         share = self.ranks.rank, self.ranks.count
         self._pending = PrivateBatch(self.steps_done, indices, units, self, groups, _share=share)
         return self._pending

@@ -5,12 +5,7 @@ Nothing is written, and no ledger is kept: what comes of it is a figure, not a m
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
-
 from plumbline.data import Splits
-from plumbline.diagnostics import Sample
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import Recipe
 from plumbline.experiments.run_spec import RunSpec
@@ -23,16 +18,3 @@ def first_run(recipe: Recipe, seed: int) -> tuple[RunSpec, Private, Splits]:
     spec = RunSpec(recipe, recipe.methods[0], seed)
     splits = load_data(spec)
     return spec, started(spec, splits), splits
-
-
-def sample(private: Private, index: Tensor) -> Sample:
-    """The gradients of training records ``index`` at the present weights, as the run clips them."""
-    records = private.fetch(index)
-    method: Any = private.method  # training's own word for it does not know of clipping
-    return Sample.take(
-        private.model,
-        lambda: private.loss(private.model, records),
-        method.clipping,
-        noise_multiplier=private.plan.noise_multiplier,
-        expected_size=private.plan.expected_batch_size,
-    )

@@ -17,11 +17,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from plumbline.diagnostics import Hessian, excessive_risk, risk_gap_bounds, spectrum
+from plumbline.diagnostics import (
+    Hessian,
+    excessive_risk,
+    risk_gap_bounds,
+    sample_of,
+    spectrum,
+)
 from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import Recipe, RecipeError, SettingsPart
 from plumbline.experiments.studies.base import Measurements, over_runs, study
-from plumbline.experiments.studies.one_run import first_run, sample
+from plumbline.experiments.studies.one_run import first_run
 from plumbline.experiments.studies.settings import checked
 from plumbline.results import Number, Undefined
 from plumbline.training import Private
@@ -113,7 +119,7 @@ def _reading(
         torch.randperm(size, generator=generator)[: private.plan.expected_batch_size]
         for _ in range(part.batches)
     ]
-    batches = [sample(private, index) for index in drawn]
+    batches = [sample_of(private, index) for index in drawn]
     hessians = [_hessian(private, own) for own in members]
     risks = [excessive_risk(hessian, batches, rate) for hessian in hessians]
     ends = [spectrum(one, generator, count=1, steps=part.lanczos) for one in hessians]

@@ -12,21 +12,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import Field
 from scipy import stats
 from torch import Tensor
 
-from plumbline.diagnostics import projections, symmetry
+from plumbline.diagnostics import NOT_COVERED, Look, Probe, projections, symmetry
+from plumbline.experiments.files import append_row, kept_rows
 from plumbline.experiments.pool import OnProgress
-from plumbline.experiments.probing import Probing
-from plumbline.experiments.recipe import ProbePart, Recipe, SettingsPart
+from plumbline.experiments.probing import DIAGNOSTICS
+from plumbline.experiments.recipe import Recipe, SettingsPart
 from plumbline.experiments.studies.base import Measurements, over_runs, study
-from plumbline.experiments.studies.one_run import first_run, sample
+from plumbline.experiments.studies.one_run import first_run
 from plumbline.experiments.studies.settings import checked
 from plumbline.results import Undefined
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
+from plumbline.training.without_trace import evaluating
 
 PLANES = 8  # Fig. 2
 
@@ -76,13 +77,17 @@ def _trained(
     recipe: Recipe, part: SymmetryPart, seed: int, folder: Path
 ) -> dict[int, dict[str, float]]:
     """What was found at the end of each epoch that was looked at, after 0 before training."""
-    probe = ProbePart(every=10**9, records=part.records, measure=("symmetry",))
-    spec, private, splits = first_run(recipe.model_copy(update={"probe": probe}), seed)
+    _, private, splits = first_run(recipe, seed)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "diagnostics.jsonl").unlink(missing_ok=True)
-    probing = Probing.of(spec, private, splits, folder)
-    order = torch.randperm(len(splits.train), generator=torch.Generator().manual_seed(seed))
-    index = order[: part.records].sort().values
+    path = folder / DIAGNOSTICS
+    kept_rows(path, -1, head=[{"label": NOT_COVERED}])
+    probe = Probe(
+        records=part.records,
+        measure=("symmetry", asymmetries),
+        group_names=dict(enumerate(splits.groups)),
+        seed=seed,
+        on_reading=lambda reading: append_row(path, reading.to_json()),
+    )
     size, records = private.plan.expected_batch_size, len(splits.train)
     last = private.plan.steps * size // records
     wanted = {-(-epoch * records // size): epoch for epoch in range(0, last + 1, part.every)}
@@ -91,22 +96,20 @@ def _trained(
     def look(private: Private, step: int) -> None:
         if step not in wanted:
             return
-        model, training = private.model, private.model.training
-        model.eval()  # dropout would be measured too
-        found[wanted[step]] = _numbers(private, index, seed)
-        probing.after_step(private, StepInfo(step, step, 0.0, private.plan.delta))
-        model.train(training)
+        with evaluating(private.model):  # dropout would be measured too
+            probe.after_step(private, StepInfo(step, step, 0.0, private.plan.delta))
+        found[wanted[step]] = probe.readings[-1].results[asymmetries.__name__]
 
     look(private, 0)
     private.fit([lambda run, info: look(run, info.step)], progress=False)
     return found
 
 
-def _numbers(private: Private, index: Tensor, seed: int) -> dict[str, float]:
-    own = sample(private, index)
-    planes = projections(own, torch.Generator().manual_seed(seed), PLANES).cpu()
+def asymmetries(look: Look) -> dict[str, float]:
+    """The asymmetry of the gradients in random planes, and their cosines with the mean."""
+    planes = projections(look.sample, look.generator, PLANES).cpu()
     by_plane = [(asymmetry(one[:, 0]) + asymmetry(one[:, 1])) / 2 for one in planes]
-    found = symmetry(own)
+    found = symmetry(look.sample)
     numbers = {
         "asymmetry": sum(by_plane) / len(by_plane),
         "largest asymmetry of a plane": max(by_plane),
