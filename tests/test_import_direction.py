@@ -14,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 
 # These know nothing of the others.
-SHARED = {"checks", "record_random", "registry", "results", "state"}
+SHARED = {"checks", "record_random", "registry", "results", "spaces", "state"}
 STAGES = {"sampling", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
 CORE = STAGES | {"training", "methods", "augmentations"}
 
@@ -32,17 +32,19 @@ ALLOWED: dict[str, set[str]] = {
     "checks": set(),
     "record_random": set(),
     "registry": set(),
+    "spaces": set(),
     "state": set(),
     "results": set(),
     "augmentations": {"record_random"},
+    "objectives": {"registry"},  # losses and optimizers by name
     # beside it
     "data": {"checks", "registry"},
     "models": {"checks", "registry"},
     "fairness": {"checks", "results"},
     "diagnostics": {"gradients", "evaluation", "clipping"} | SHARED,
     # on top
-    "auditing": {"mechanism", "sampling", "methods", "training", "fairness", "checks"},
-    "experiments": CORE | {"data", "models", "fairness", "diagnostics", "auditing"},
+    "auditing": CORE | {"fairness"},
+    "experiments": CORE | {"data", "models", "fairness", "diagnostics", "auditing", "objectives"},
     "report": CORE | {"data", "models", "fairness", "diagnostics", "experiments"},
     "cli": CORE
     | {"data", "models", "fairness", "diagnostics", "experiments", "report", "auditing"},

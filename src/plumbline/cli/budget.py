@@ -94,12 +94,12 @@ def _noise_of_methods(spec: Budget, records: int) -> tuple[list[dict[str, Any]],
 
     What is asked alike needs the same noise and is computed once.
     """
-    from plumbline.methods import REGISTRY
+    from plumbline.methods import METHODS
 
     rows: list[dict[str, Any]] = []
     plans: dict[tuple[object, ...], dict[str, Plan]] = {}
     baseline = None
-    for entry in REGISTRY.values():
+    for entry in METHODS.values():
         method = entry.make(**entry.example())
         if method.unbounded_reason is not None:
             continue

@@ -56,9 +56,9 @@ def methods(
 
 
 def _one(row: Any, json_: bool) -> None:
-    from plumbline.methods import REGISTRY
+    from plumbline.methods import METHODS
 
-    make = REGISTRY[row.name].make
+    make = METHODS[row.name].make
     settings = {
         name: None if parameter.default is parameter.empty else parameter.default
         for name, parameter in inspect.signature(make).parameters.items()

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 def method_named(name: str) -> str:
     """The method's name in the registry; ``global-adapt`` is ``global_adapt``."""
     from plumbline.experiments.recipe import known
-    from plumbline.methods import REGISTRY
+    from plumbline.methods import METHODS
 
-    return known("method", name.replace("-", "_"), list(REGISTRY))
+    return known("method", name.replace("-", "_"), list(METHODS))
 
 
 def methods_starting(incomplete: str) -> list[str]:
     """For the shell's completion."""
-    from plumbline.methods import REGISTRY
+    from plumbline.methods import METHODS
 
-    return [name for name in REGISTRY if name.startswith(incomplete.replace("-", "_"))]
+    return [name for name in METHODS if name.startswith(incomplete.replace("-", "_"))]
 
 
 def recipe_at(given: str) -> Recipe:

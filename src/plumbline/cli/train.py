@@ -327,9 +327,9 @@ def _check_budget(epsilon: float | None, delta: float | None) -> None:
 
 
 def _method(name: str, settings: dict[str, Any], rows: OwnTable) -> Method:
-    from plumbline.methods import REGISTRY
+    from plumbline.methods import METHODS
 
-    make = REGISTRY[name].make
+    make = METHODS[name].make
     parameters = inspect.signature(make).parameters
     if "groups" in parameters and rows.sensitive:
         settings = {"groups": tuple(range(len(rows.group_names()))), **settings}

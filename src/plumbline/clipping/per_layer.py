@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from plumbline.checks import check_positive
-from plumbline.clipping.base import Clipping, Gradients
+from plumbline.clipping.base import Clipping, Gradients, clipping
 from plumbline.clipping.flat import flat_factors
 
 
+@clipping
 @dataclass(frozen=True)
 class PerLayer(Clipping):
     """Clips the gradient of each layer by itself.

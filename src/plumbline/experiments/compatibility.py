@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch.utils._pytree import tree_map
 
-from plumbline.data.base import LOADERS
+from plumbline.data.base import DATASETS
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_spec import RunSpec
@@ -52,7 +52,7 @@ def check_fits(spec: RunSpec) -> None:
             f"record has the shape {shape}, on which it fails with: {error}. It takes: "
             f"{_first(MODELS[spec.model.name])} Options in [model] and [data] may help, or another "
             f"network. Those of '{spec.model.name}': {_options(MODELS[spec.model.name])}; of "
-            f"'{spec.data.name}': {_options(LOADERS[spec.data.name])}."
+            f"'{spec.data.name}': {_options(DATASETS[spec.data.name])}."
         ) from error
 
 

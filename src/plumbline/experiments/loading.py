@@ -15,7 +15,7 @@ from torch import nn
 
 from plumbline import data
 from plumbline.data import Split, Splits
-from plumbline.data.base import LOADERS
+from plumbline.data.base import DATASETS
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import GroupReport, Outcomes, evaluate
@@ -30,7 +30,7 @@ def load_data(spec: RunSpec) -> Splits:
     in place of the test part, and features in place of images.
     """
     options = dict(spec.data.options)
-    if "seed" in inspect.signature(LOADERS[spec.data.name]).parameters:
+    if "seed" in inspect.signature(DATASETS[spec.data.name]).parameters:
         options = {"seed": spec.seed, **options}
     scales = spec.data.scales if spec.data.features else None
     splits = _loaded(spec.data.name, json.dumps(options), scales)

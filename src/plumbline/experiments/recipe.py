@@ -27,9 +27,9 @@ from pydantic import (
 )
 
 from plumbline import methods, models
-from plumbline.data.base import LOADERS
+from plumbline.data.base import DATASETS
 from plumbline.mechanism.calibration import Budget
-from plumbline.methods import REGISTRY, Method
+from plumbline.methods import METHODS, Method
 
 OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -95,7 +95,7 @@ class DataPart(StrictPart):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return known("data set", name, list(LOADERS))
+        return known("data set", name, list(DATASETS))
 
 
 class ModelPart(StrictPart):
@@ -247,7 +247,7 @@ class MethodPart(StrictPart):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return known("method", name.replace("-", "_"), list(REGISTRY))
+        return known("method", name.replace("-", "_"), list(METHODS))
 
     @model_validator(mode="after")
     def _buildable(self) -> MethodPart:
@@ -376,7 +376,7 @@ def known(kind: str, name: str, names: Sequence[str]) -> str:
 
 def known_setting(method: str, name: str) -> str:
     """The name, if the method has such a setting; else an error that names the nearest."""
-    names = list(inspect.signature(REGISTRY[method].make).parameters)
+    names = list(inspect.signature(METHODS[method].make).parameters)
     if not names:
         raise ValueError(f"there is no setting {name!r}: the method '{method}' has no settings.")
     return known(f"setting of the method '{method}' called", name, names)

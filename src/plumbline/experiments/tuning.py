@@ -2,7 +2,7 @@
 
 A comparison that tunes its methods unequally measures the tuning. Each row of a recipe is searched
 over its own declared space: the learning rate, the clipping bound where it has one, and the
-method's own knobs (``plumbline.methods.spaces``). The first trial is the settings that the recipe
+method's own knobs (``plumbline.spaces``). The first trial is the settings that the recipe
 gives, so that tuning never does worse on the validation part than not tuning. The same command
 started again repeats nothing: trials are runs with folders of their own, and the search is seeded.
 
@@ -27,8 +27,8 @@ from plumbline.experiments.recipe import MethodPart, Recipe, TunePart
 from plumbline.experiments.results import RunResult
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import GroupReport, Undefined, to_json
-from plumbline.methods import REGISTRY
-from plumbline.methods.spaces import LogBetween, Space
+from plumbline.methods import METHODS
+from plumbline.spaces import LogBetween, Space
 
 NOT_COVERED = (
     "the choice of settings by trials on private records: epsilon covers each run, not the search"
@@ -164,7 +164,7 @@ def tune(
 
 def space_of(row: MethodPart, tune: TunePart) -> dict[str, Space]:
     """What is searched for a row: the learning rate, the clip if it has one, its own knobs."""
-    entry = REGISTRY[row.name]
+    entry = METHODS[row.name]
     space: dict[str, Space] = {RATE: LogBetween(*tune.learning_rate)}
     if entry.clips:
         space["clip"] = LogBetween(*tune.clip)

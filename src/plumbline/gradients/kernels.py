@@ -10,7 +10,8 @@ gave, and ``measure=False`` takes each layer's first candidate.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -43,6 +44,7 @@ class Kernels:
     timings: dict[Key, dict[str, float]] = field(default_factory=dict)
     _chosen: dict[Key, str] = field(default_factory=dict)
     _pinned: dict[str, str] = field(default_factory=dict)
+    _preferred: str = ""
 
     def run(
         self,
@@ -54,7 +56,7 @@ class Kernels:
 
         ``finish`` is what will be done with the result later; its time counts in the measurement.
         """
-        name = self._chosen.get(key) or self._pinned.get(repr(key)) or ""
+        name = self._chosen.get(key) or self._pinned.get(repr(key)) or self._preferred
         if name not in candidates:
             if self.measure and len(candidates) > 1:
                 return self._fastest(key, candidates, finish)
@@ -78,6 +80,19 @@ class Kernels:
         self._chosen = {}
         self._pinned = {}
         self.timings = {}
+
+    @contextmanager
+    def unmeasured(self, preferred: str | None = None) -> Iterator[None]:
+        """Measures nothing in this context, and leaves the choices as they were.
+
+        Layers that offer the kernel ``preferred`` use it, the others their first candidate.
+        """
+        before = self.measure, self._chosen, self._pinned, self._preferred
+        self.measure, self._chosen, self._pinned, self._preferred = False, {}, {}, preferred or ""
+        try:
+            yield
+        finally:
+            self.measure, self._chosen, self._pinned, self._preferred = before
 
     def chosen(self, key: Key) -> str | None:
         """The name of the candidate in use for ``key``."""

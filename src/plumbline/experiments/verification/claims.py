@@ -18,7 +18,7 @@ from plumbline.experiments.run_spec import RunSpec, budget_of, read_spec
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.release import Sampling, StepRelease
-from plumbline.methods import REGISTRY, Method
+from plumbline.methods import METHODS, Method
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class RunClaim:
     def _method(self) -> Method:
         if self.spec is not None:
             return self.spec.method.build()
-        make, given = REGISTRY[self.settings["method"]].make, dict(self.settings["method_settings"])
+        make, given = METHODS[self.settings["method"]].make, dict(self.settings["method_settings"])
         if "groups" in inspect.signature(make).parameters and "groups" not in given:
             named = (self.result or {}).get("report", {}).get("by_group", ())
             given["groups"] = tuple(range(len(named)))
@@ -156,7 +156,7 @@ def _own(folder: Path, stored: dict[str, Any] | None) -> RunClaim:
     path = folder / SETTINGS
     settings = read_json(path)
     wanted: dict[str, Callable[[Any], bool]] = {
-        "method": lambda value: value in REGISTRY,
+        "method": lambda value: value in METHODS,
         "method_settings": lambda value: isinstance(value, dict),
         "records": _is_count,
         "expected_batch_size": _is_count,
