@@ -24,7 +24,7 @@ from plumbline.auditing import Membership, StepAudit, audit_step
 from plumbline.experiments import Recipe, RunSpec
 from plumbline.experiments.attacking import audit_recipe, averaged
 from plumbline.fairness import to_json
-from plumbline.methods import REGISTRY
+from plumbline.methods import METHODS
 from tests.auditing.planted import BUGS
 
 ROOT = Path(__file__).parents[1]
@@ -117,7 +117,7 @@ def methods(quick: bool) -> list[dict[str, Any]]:
     count = 20_000 if quick else 200_000
     return [
         _row(name, audit_step(name, repetitions=count, seed=seed))
-        for seed, name in enumerate(REGISTRY)
+        for seed, name in enumerate(METHODS)
     ]
 
 

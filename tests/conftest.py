@@ -1,6 +1,9 @@
 """What all tests share: the device, the data folder, one thread per worker, and fixed seeds."""
 
+import gc
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before any import of a Hugging Face library: a test that reaches for the network fails at once.
@@ -9,6 +12,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from plumbline.registry import Registry
 
 # Workers share two cores; one thread each also fixes the order of sums.
 torch.set_num_threads(1)
@@ -46,3 +51,21 @@ def data_folder() -> Path:
 def _seed() -> None:
     """The global generator starts each test in the same state, whichever worker runs it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Makes ``outside_parts`` importable, the parts that are not of the package, and forgets it.
+
+    A part that is imported is registered for the whole process; the registries are put back.
+    """
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "outside"))
+    from plumbline.data.base import FILES
+
+    # By type: asking some objects of torch's for their class warns.
+    for one in [one for one in gc.get_objects() if type(one) is Registry]:
+        monkeypatch.setattr(one, "_parts", dict(one._parts))
+    monkeypatch.setattr("plumbline.data.base.FILES", dict(FILES))
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "outside_parts"]:
+        del sys.modules[name]

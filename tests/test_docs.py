@@ -37,7 +37,7 @@ from plumbline.cli import app
 from plumbline.experiments.papers import PublishedFile, ReproductionFile, Size
 from plumbline.experiments.recipe import Recipe, SettingsPart
 from plumbline.experiments.recipes import find
-from plumbline.methods import REGISTRY
+from plumbline.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -274,11 +274,11 @@ def table_of(page: Path, first: str) -> list[list[str]]:
     raise AssertionError(f"{named(page)} has no table that begins with {first!r}")
 
 
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_page(name: str) -> None:
     """Its settings and their defaults are those of the code, and so is what a step costs."""
     page = DOCS / "methods" / f"{name}.md"
-    entry = REGISTRY[name]
+    entry = METHODS[name]
     parameters = inspect.signature(entry.make).parameters.values()
     expected = [
         [
@@ -309,7 +309,7 @@ def test_every_method_has_a_page(name: str) -> None:
 
 def test_every_page_of_a_method_is_one() -> None:
     pages = {page.stem for page in (DOCS / "methods").glob("*.md")} - {"index"}
-    assert pages == set(REGISTRY)
+    assert pages == set(METHODS)
 
 
 # Opacus beside Plumbline

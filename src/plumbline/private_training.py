@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plumbline.auditing.admission import admit
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.ledger import Ledger
@@ -101,4 +102,7 @@ def make_private(
     with ranks.failing_together():
         setup = Setup(**given)
         # A method from outside is audited before its first charge.
-        return start(setup, ranks)
+        unchecked = admit(setup.method)
+        private = start(setup, ranks)
+        private.warnings += unchecked
+        return private

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 Part = TypeVar("Part")
@@ -19,6 +21,10 @@ MARK = ":"
 
 class UnknownPart(ValueError):
     """There is no part of that name, or the reference does not lead to one."""
+
+
+class WrongOptions(TypeError):
+    """A part is given an option that it does not have, or lacks one that it needs."""
 
 
 class Registry(Mapping[str, Part], Generic[Part]):
@@ -106,6 +112,41 @@ def imported(reference: str, kind: str = "part") -> Any:
             raise UnknownPart(f"{what}{unknown(f'attribute of {module!r} called', name, public)}")
         found = getattr(found, name)
     return found
+
+
+def import_files(package: str, path: Iterable[str]) -> None:
+    """Imports every file of a package, whose parts register themselves when they are imported."""
+    for file in pkgutil.iter_modules(path):
+        importlib.import_module(f"{package}.{file.name}")
+
+
+def options_of(make: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    """The options that a function or class takes by name."""
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(make).parameters
+    return {name: one for name, one in parameters.items() if one.kind in by_name}
+
+
+def check_options(what: str, make: Callable[..., object], options: Mapping[str, Any]) -> None:
+    """Refuses to call ``make`` with options that it does not have, or without those it needs.
+
+    Args:
+        what: What it makes, for errors: "The network 'resnet-9'".
+        make: A function or class.
+        options: What it is to be called with.
+
+    Raises:
+        WrongOptions: With the nearest option.
+    """
+    known = options_of(make)
+    parameters = inspect.signature(make).parameters.values()
+    if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+        for name in options:
+            if name not in known:
+                raise WrongOptions(f"{what}: {unknown('option', name, list(known))}")
+    needed = [n for n, one in known.items() if one.default is one.empty and n not in options]
+    if needed:
+        raise WrongOptions(f"{what} needs the option {', '.join(map(repr, needed))}.")
 
 
 def unknown(kind: str, name: str, names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from plumbline import methods
 from plumbline.auditing import STATISTICS, StepAudit, audit_step, audited
-from plumbline.methods import REGISTRY
+from plumbline.methods import METHODS
 from plumbline.sampling import PoissonSampler
 from tests.auditing.planted import BUGS, Bug
 
@@ -20,10 +20,10 @@ LOOSE = {"averaged"}
 """Its bound is for a bucket that the canary turns around; here it has no such neighbours."""
 
 
-@pytest.mark.parametrize("name", REGISTRY)
+@pytest.mark.parametrize("name", METHODS)
 def test_every_named_method_is_audited(name: str) -> None:
     found = audit_step(name, repetitions=FEW, confidence=SURE, seed=0)
-    if REGISTRY[name].make(**REGISTRY[name].example()).unbounded_reason is not None:
+    if METHODS[name].make(**METHODS[name].example()).unbounded_reason is not None:
         assert math.isinf(found.claimed)
         assert not found.findings
         assert not found.refuted
@@ -139,7 +139,7 @@ def test_what_makes_no_sense_is_refused(settings: dict[str, object], message: st
 
 
 def test_an_unknown_method_is_named() -> None:
-    with pytest.raises(ValueError, match=r"no method 'dpgd'; there are adaptive, "):
+    with pytest.raises(ValueError, match=r"no method 'dpgd'\. Did you mean 'dpsgd'"):
         audit_step("dpgd")
 
 

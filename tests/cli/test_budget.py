@@ -6,7 +6,7 @@ from plumbline.cli.app import console
 from plumbline.cli.budget import default_delta
 from plumbline.mechanism.accountant import epsilon
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, StepRelease
-from plumbline.methods import REGISTRY
+from plumbline.methods import METHODS
 from tests.cli.calling import Called
 
 OPTIONS = ["--records", "5000", "--batch", "250", "--epochs", "2", "--epsilon", "2"]
@@ -33,7 +33,7 @@ def test_the_noise_meets_the_epsilon(call: Called) -> None:
     assert noise["adaptive"]["asks"] == "gradient, norms within the bound (10)"
     guaranteed = {
         name
-        for name, entry in REGISTRY.items()
+        for name, entry in METHODS.items()
         if entry.make(**entry.example()).unbounded_reason is None
     }
     assert set(noise) == guaranteed

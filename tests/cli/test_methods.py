@@ -1,7 +1,7 @@
 import pytest
 
 from plumbline.cli.app import console
-from plumbline.methods import REGISTRY
+from plumbline.methods import METHODS
 from tests.cli.calling import Called
 
 
@@ -9,10 +9,10 @@ from tests.cli.calling import Called
 def test_every_method_is_listed(call: Called, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setattr(console, "width", width)
     assert call("methods") == 0
-    assert all(f"{name} " in call.out for name in REGISTRY)
+    assert all(f"{name} " in call.out for name in METHODS)
     assert ("keeps" in call.out) == (width > 100)
     assert call("methods", "--json") == 0
-    assert {row["name"] for row in call.json} == set(REGISTRY)
+    assert {row["name"] for row in call.json} == set(METHODS)
 
 
 def test_one_method_has_its_settings(call: Called) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from plumbline.data import Splits, load
 from plumbline.data import adult as module
 from plumbline.data.adult import COLUMNS, FEATURES, PUBLIC_RANGES, adult, complete_rows
-from plumbline.data.base import Splits, load
 from plumbline.data.files import DataError
 from tests.data.conftest import Require
 

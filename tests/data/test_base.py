@@ -2,8 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from plumbline.data.base import FILES, LOADERS, Constant, Split, Splits, dataset, load
-from plumbline.data.files import File
+from plumbline.data.base import Constant, Split, Splits
 
 
 def images(records: int = 5) -> Split:
@@ -86,19 +85,3 @@ def test_the_statement_lists_what_was_computed_from_the_training_records() -> No
         "the scale: computed from the training records, not covered by epsilon",
     )
     assert str(size) == "the size: public constants"
-
-
-def test_data_sets_are_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plumbline.data.base.LOADERS", loaders := dict(LOADERS))
-    monkeypatch.setattr("plumbline.data.base.FILES", files := dict(FILES))
-
-    @dataset("small", files=[File("small/a.csv")])
-    def small(records: int = 5) -> Splits:
-        return Splits("small", images(records), images(1), ("a",))
-
-    assert len(load("small", records=7).train) == 7
-    assert files["small"] == (File("small/a.csv"),)
-    with pytest.raises(ValueError, match=r"no data set 'smal'; there are .*small"):
-        load("smal")
-    assert "small" in loaders
-    assert "small" not in LOADERS

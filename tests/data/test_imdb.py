@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from plumbline.data import imdb as module
-from plumbline.data.base import load
+from plumbline.data import load
 from plumbline.data.files import DataError
 from plumbline.data.hashing import SparseRows
 from plumbline.data.imdb import imdb, imdb_hashed, read_texts, reviews

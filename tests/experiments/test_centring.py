@@ -35,7 +35,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     def build(*, centred: bool = False) -> nn.Module:
         return nn.Sequential(*([Centre(FEATURES)] if centred else []), nn.Linear(FEATURES, 2))
 
-    monkeypatch.setitem(MODELS, NAME, build)
+    monkeypatch.setitem(MODELS._parts, NAME, build)
 
 
 def centred(noise: float = 2.0, **changes: Any) -> RunSpec:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from plumbline import methods
+from plumbline.auditing.neighbours import CONTENTS, TOKENS, WIDTH, Neighbourhood
+from plumbline.auditing.tracing import NeighbourWorld, NoisyAnswers, traced_step
 from plumbline.clipping import (
     Automatic,
     Averaged,
@@ -39,20 +41,9 @@ from plumbline.evaluation import (
     RecordMomentum,
     Views,
 )
-from plumbline.methods import REGISTRY, Method, compose
+from plumbline.gradients import KERNELS
+from plumbline.methods import METHODS, Method, compose
 from plumbline.record_random import Draws
-from tests.methods.contract import (
-    CONTENTS,
-    RECORDS,
-    TOKENS,
-    WIDTH,
-    Dataset,
-    Network,
-    Noisy,
-    World,
-    preferring,
-    step,
-)
 
 PUBLIC = torch.ones(2, TOKENS, WIDTH)
 
@@ -79,8 +70,8 @@ QUESTIONS = {
 }
 
 
-@pytest.mark.parametrize("other", EVALUATIONS, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("one", EVALUATIONS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("other", EVALUATIONS.values(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("one", EVALUATIONS.values(), ids=lambda kind: kind.__name__)
 def test_two_answers_to_one_question_exclude_each_other(
     one: type[Evaluation], other: type[Evaluation]
 ) -> None:
@@ -116,36 +107,41 @@ def test_no_noise_covers_what_is_not_bounded() -> None:
     assert compose(clipping=Unclipped(), noisy=False).unbounded_reason
 
 
-@pytest.mark.parametrize("wrong", ["bam", Bam, Flat(1.0), [Bam(), "views"], None], ids=repr)
+@pytest.mark.parametrize("wrong", [1, Bam, Flat(1.0), [Bam(), {"radius": 1}], None], ids=repr)
 def test_only_rules_are_rules(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"is not a rule of evaluation.*such as Bam"):
         compose(evaluation=wrong, clipping=Flat(1.0))
 
 
-@pytest.mark.parametrize("wrong", [1.0, "flat", Flat, Bam(), None], ids=repr)
+@pytest.mark.parametrize("wrong", [1.0, Flat, Bam(), None, {"clip": 1.0}], ids=repr)
 def test_only_clippings_are_clippings(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"is not a clipping.*such as Flat"):
         compose(clipping=wrong)
 
 
-def world(batch_norm: bool = False, rate: float = 0.1) -> World:
+RECORDS = CONTENTS - 1
+
+
+def world(method: Method) -> NeighbourWorld:
     """Ordinary records, of which what parts make must be as it is however they are combined."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(CONTENTS, TOKENS, WIDTH, generator=draw)
     y, groups = (torch.randint(2, (CONTENTS,), generator=draw) for _ in range(2))
     torch.manual_seed(0)
-    return World(Dataset(x, y, groups, ["ordinary"] * CONTENTS), Network(batch_norm), rate)
+    whole = (True,) * RECORDS + (False,)
+    records = Neighbourhood(x, y, groups, ["ordinary"] * CONTENTS, [whole])
+    return NeighbourWorld(method, records, _rate(method))
 
 
 def steps(method: Method, count: int, *, start: int = 0) -> Tensor:
     """All that some steps asked and returned, flat."""
-    at = world(method.together, _rate(method))
+    at = world(method)
     seen: list[Tensor] = []
-    with preferring(None):
+    with KERNELS.unmeasured():
         for number in range(start, start + count):
-            noisy = Noisy(torch.Generator().manual_seed(number))
-            release = step(at, method, number, torch.arange(RECORDS), noisy)
-            seen += [*release.values, *(one.flatten() for one in release.left["update"].values())]
+            noisy = NoisyAnswers(torch.Generator().manual_seed(number))
+            trace = traced_step(at, method, number, torch.arange(RECORDS), noisy)
+            seen += [*trace.values, *(one.flatten() for one in trace.left["update"].values())]
     return torch.cat([one.double() for one in seen])
 
 
@@ -202,7 +198,7 @@ def test_what_a_combination_asks_and_costs_is_that_of_its_parts() -> None:
 def test_each_part_changes_what_is_asked() -> None:
     """A rule that is silently left out would go unnoticed otherwise."""
     plain = steps(compose(clipping=Flat(0.2)), 3)
-    for kind in EVALUATIONS:
+    for kind in EVALUATIONS.values():
         if kind in (Plain, BatchClipping):
             continue
         other = steps(compose(evaluation=rule(kind), clipping=Flat(0.2)), 3)
@@ -214,13 +210,13 @@ NAMES = {
     "dpsgd_f", "fairlens", "dp_sam", "dp_sat", "dp_sat_momentum", "bam", "bam_exact", "inner_outer",
     "dp_gd_momentum", "self_augmented", "batch_clipping", "pre_clip_noise", "averaged",
     "group_batchnorm", "nonprivate", "nonprivate_sam", "gradient_norm_penalty", "clipped_only",
-    "direction_only", "magnitude_only",
+    "direction_only", "magnitude_only", "compose",
 }  # fmt: skip
 
 
 def test_the_table_has_every_method() -> None:
     rows = {row.name: row for row in methods.table()}
-    assert set(rows) == set(REGISTRY) == NAMES
+    assert set(rows) == set(METHODS) == NAMES
     assert all(callable(getattr(methods, name)) for name in NAMES)
     for row in rows.values():
         assert row.source

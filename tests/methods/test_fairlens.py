@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import plumbline as pl
 from plumbline.gradients import hessian
-from plumbline.methods.method import Method
+from plumbline.methods.base import Method
 from tests.methods.literal import CHUNKS, CLIP, Run, close, images, network, train
 from tests.methods.test_references_baselines import FairLens, with_groups
 

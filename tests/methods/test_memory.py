@@ -8,14 +8,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import plumbline as pl
-from plumbline.methods import REGISTRY
+from plumbline.methods import METHODS
 from plumbline.methods.registry import Entry
 
 RECORDS, FEATURES, HIDDEN = 96, 256, 320
 LAYER = HIDDEN * FEATURES
 # DP-GD keeps a momentum for each record by definition; views and batch normalisation take images.
 LEFT_OUT = {"dp_gd_momentum", "self_augmented", "batch_clipping", "group_batchnorm"}
-NAMED = [entry for name, entry in REGISTRY.items() if name not in LEFT_OUT]
+NAMED = [entry for name, entry in METHODS.items() if name not in LEFT_OUT]
 
 
 class Largest(TorchDispatchMode):

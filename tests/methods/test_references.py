@@ -32,7 +32,7 @@ OTHERWISE = {
 
 
 def test_every_named_method_has_a_reference() -> None:
-    assert {case.method.name for case in CASES} == set(pl.methods.REGISTRY)
+    assert {case.method.name for case in CASES} == set(pl.methods.METHODS)
 
 
 def test_every_variant_is_told_apart() -> None:

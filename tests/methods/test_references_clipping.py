@@ -225,6 +225,7 @@ def with_groups() -> dict[str, Any]:
 named = pl.methods
 CASES = [
     Case(named.dpsgd(CLIP), Dpsgd),
+    Case(named.compose(clipping={"name": "Flat", "clip": CLIP}, name="compose"), Dpsgd),
     Case(named.normalised(), Normalised),
     Case(named.automatic(CLIP), Automatic),
     Case(named.per_layer(CLIP), PerLayer),

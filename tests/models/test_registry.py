@@ -6,7 +6,8 @@ from torch import Tensor
 
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.isolation import check_isolation
-from plumbline.models import MODELS, build
+from plumbline.models import MODELS, accepts, build
+from plumbline.registry import UnknownPart, WrongOptions
 from tests.gradients.harness import assert_matches_loop, record_losses
 from tests.models.networks import BATCH_NORM, NETWORKS, Network, each
 
@@ -88,9 +89,15 @@ def test_gradients_at_the_papers_size(network: Network, device: torch.device) ->
 
 
 def test_unknown_names_and_options_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"no network 'resnet-21'; there are .*resnet-20"):
+    with pytest.raises(UnknownPart, match=r"no network 'resnet-21'\. Did you mean 'resnet-\d\d'"):
         build("resnet-21")
-    with pytest.raises(TypeError, match=r"'selu-cnn'.*'width'.*options: .*classes.*size"):
+    with pytest.raises(WrongOptions, match=r"'selu-cnn'.*'width'.*classes, in_channels, size"):
         build("selu-cnn", width=3)
-    with pytest.raises(TypeError, match="relu"):
+    with pytest.raises(WrongOptions, match="relu"):
         build("resnet-20", relu=True)
+
+
+def test_names_are_the_same_with_either_dash() -> None:
+    assert type(build("adult_mlp")) is type(build("adult-mlp"))
+    assert accepts("adult_mlp", "hidden")
+    assert not accepts("adult_mlp", "width")

@@ -2,10 +2,14 @@
 
 ``audit_step`` is the white-box audit of a method's real step, ``audit_run`` that of a whole
 training by one run with many canaries, ``membership`` the threshold attack on a trained model, by
-group. None of them proves privacy: they find what is wrong, and how near an attack comes.
+group. ``check_contract`` compares a method's steps on neighbouring batches, ``admit`` makes both of
+these checks on parts from outside. None of them proves privacy: they find what is wrong, and how
+near an attack comes.
 """
 
+from plumbline.auditing.admission import NotAdmitted, admit
 from plumbline.auditing.canary import Canary
+from plumbline.auditing.contract import Contract, Movement, check_contract
 from plumbline.auditing.membership import MEASURES, Attack, Membership, membership
 from plumbline.auditing.one_run import RunAudit, audit_run
 from plumbline.auditing.step import STATISTICS, AuditFinding, StepAudit, audit_step, audited
@@ -18,11 +22,16 @@ __all__ = [
     "AuditError",
     "AuditFinding",
     "Canary",
+    "Contract",
     "Membership",
+    "Movement",
+    "NotAdmitted",
     "RunAudit",
     "StepAudit",
+    "admit",
     "audit_run",
     "audit_step",
     "audited",
+    "check_contract",
     "membership",
 ]

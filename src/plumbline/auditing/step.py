@@ -28,7 +28,7 @@ from plumbline.auditing.watched import Told
 from plumbline.auditing.world import World
 from plumbline.checks import check_count, check_positive
 from plumbline.mechanism.rounding import rounded_down, rounded_up
-from plumbline.methods import REGISTRY, Method
+from plumbline.methods import Method, find
 
 Statistic = Literal["answers", "scale", "difference"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
@@ -134,8 +134,8 @@ def audit_step(
     """Audits one step of a method (and a second one, for the difference).
 
     Args:
-        method: A name of ``plumbline.methods``, with settings that suit the canary's world; or a
-            method. Its groups, if it has any, must be 0 and 1.
+        method: A method, or the name or reference of one (``plumbline.methods.find``), then with
+            settings that suit the canary's world.
         noise_multiplier: Of the gradient query.
         sampling_rate: With which probability a record takes part.
         delta: At which epsilon is claimed and bounded.
@@ -183,13 +183,12 @@ def audit_step(
 
 def audited(name: str, **settings: Any) -> Method:
     """A named method with settings that suit the canary's world, which has no images."""
-    if name not in REGISTRY:
-        raise ValueError(f"there is no method {name!r}; there are {', '.join(sorted(REGISTRY))}.")
     suited: dict[str, dict[str, Any]] = {
         "self_augmented": {"augment": _unchanged, "views": 2},
         "batch_clipping": {"public": torch.zeros(4, dtype=torch.long)},
     }
-    return REGISTRY[name].make(**{**suited.get(name, {}), **settings})
+    entry = find(name)
+    return entry.make(**{**entry.example(), **suited.get(name, {}), **settings})
 
 
 @dataclass(frozen=True)

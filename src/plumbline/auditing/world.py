@@ -15,6 +15,7 @@ from torch import nn
 
 from plumbline.auditing.canary import SIZES, Canary, Words, records
 from plumbline.auditing.scores import Floats
+from plumbline.auditing.tracing import group_values
 from plumbline.auditing.watched import Told, Watched
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.random_source import SecureSource, SeededSource
@@ -63,7 +64,7 @@ class World:
                 sampling_rate=rate,
                 records=self.others + 1,
             ),
-            sensitive_features=groups,
+            sensitive_features=group_values(self.method)[groups],
             seed=self.seed,
         )
         return start(setup, Ranks())  # where several processes train, each audits for itself

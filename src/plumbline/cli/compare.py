@@ -132,16 +132,16 @@ def compare(
             **description,
         )
     written = str(found.page()) if page else None
-    made, said, folder = found.table, found.verdict, found.folder
+    compared, said, folder = found.table, found.verdict, found.folder
     if json_:
-        show_json({**json_table(made), "verdict": said, "folder": str(folder), "page": written})
+        show_json({**json_table(compared), "verdict": said, "folder": str(folder), "page": written})
         return
-    console.print(comparison(made))
-    seeds_ = len(made.recipe.seeds)
+    console.print(comparison(compared))
+    seeds_ = len(compared.recipe.seeds)
     if seeds_ > 1:
         show(f"± is the standard error over {seeds_} seeds.")
-    if made.tests is not None:
-        show(f"p: accuracy against {made.recipe.baseline}. {made.tests.note}")
+    if compared.tests is not None:
+        show(f"p: accuracy against {compared.recipe.baseline}. {compared.tests.note}")
     console.print()
     for paragraph in said:
         show(paragraph)

@@ -64,11 +64,9 @@ def diagnose(
 
     if measure:
         description["measure"] = measure
-    method = description.pop("method", None) if what is not None else None
     with stopping_after_the_step(out), watching_one("diagnosed run") as on_progress:
         found = instruments.diagnose(
             what,
-            method=method,
             steps=steps,
             records=records,
             seed=seed,

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table
-from plumbline.cli.compare import Workers, seconds, stopped
+from plumbline.cli.compare import seconds, stopped
 from plumbline.cli.interrupts import stopping
+from plumbline.cli.options import Workers
 from plumbline.cli.progress import watching
 
 

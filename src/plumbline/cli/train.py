@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from plumbline.cli.app import Json, WrongUse, app, examples, note
+from plumbline.cli.app import Json, WrongUse, app, examples, note, tiny
 from plumbline.cli.interrupts import stopping_after_the_step
 from plumbline.cli.options import Out, Recipe, described
 from plumbline.cli.progress import watching_one
@@ -55,10 +55,10 @@ def train(
     require_one(recipe, description)
     from plumbline.cli.torchrun import launched
     from plumbline.instruments import training
-    from plumbline.instruments.describing import recipe_of
+    from plumbline.instruments.describing import METHOD, recipe_of
 
     if recipe is None:
-        description.setdefault("method", training.METHOD)
+        description.setdefault("method", METHOD)
         description.setdefault("seeds", [0])
     made = recipe_of(recipe, **description)
     spec = training.spec_of(made, seed)
@@ -89,12 +89,9 @@ def require_one(recipe: str | None, description: dict[str, Any]) -> None:
 def announce(recipe: Any, description: dict[str, Any], folder: Path) -> None:
     """What was decided for the user, and where a run stands."""
     from plumbline.experiments.files import CHECKPOINT, RESULT
-    from plumbline.formats import small
 
     if "data" in description and "delta" not in description:
-        note(
-            f"Delta is {small(recipe.budget.delta)}: at most a tenth of 1 in all training records."
-        )
+        note(f"Delta is {tiny(recipe.budget.delta)}: at most a tenth of 1 in all training records.")
     method = recipe.methods[0].build() if len(recipe.methods) == 1 else None
     if method is not None and method.unbounded_reason is not None:
         note(f"No guarantee: {method.unbounded_reason}.")

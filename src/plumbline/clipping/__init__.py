@@ -1,28 +1,17 @@
-"""By what factor each record's gradient is scaled, and the L2 bound that this proves."""
+"""By what factor each record's gradient is scaled, and the L2 bound that this proves.
+
+Every file of this folder is imported, and registers its clippings when it is (``@clipping``).
+"""
 
 from plumbline.clipping.automatic import Automatic, Normalised
 from plumbline.clipping.averaged import Averaged, GroupBatchNorm
-from plumbline.clipping.base import Clipping, Program, RecordNorms
+from plumbline.clipping.base import CLIPPINGS, Clipping, Program, RecordNorms, clipping
 from plumbline.clipping.flat import Flat, Unclipped
 from plumbline.clipping.global_scaling import Global, GlobalAdapt
 from plumbline.clipping.groups import PerGroup
 from plumbline.clipping.per_layer import PerLayer
 from plumbline.clipping.quantile import QuantileAdaptive
-
-CLIPPINGS: tuple[type[Clipping], ...] = (
-    Flat,
-    Normalised,
-    Automatic,
-    PerLayer,
-    QuantileAdaptive,
-    Global,
-    GlobalAdapt,
-    PerGroup,
-    Averaged,
-    GroupBatchNorm,
-    Unclipped,
-)
-"""Every strategy: the contract tests, the benchmarks and the docs take them from here."""
+from plumbline.registry import import_files
 
 __all__ = [
     "CLIPPINGS",
@@ -40,4 +29,7 @@ __all__ = [
     "QuantileAdaptive",
     "RecordNorms",
     "Unclipped",
+    "clipping",
 ]
+
+import_files(__name__, __path__)

@@ -7,16 +7,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from plumbline.checks import check_positive
-from plumbline.clipping.base import Clipping, Gradients
+from plumbline.clipping.base import Clipping, Gradients, clipping
 from plumbline.results import Undefined
+from plumbline.spaces import LogBetween
 
 _SHORTEST = 1e-12
 
 
+@clipping
 @dataclass(frozen=True)
 class Normalised(Clipping):
     """Gives every gradient norm one; a zero gradient stays zero. Sensitivity 1."""
@@ -34,12 +37,15 @@ class Normalised(Clipping):
         return Undefined("every record is scaled to length one")
 
 
+@clipping
 @dataclass(frozen=True)
 class Automatic(Clipping):
     """Gives every gradient a norm just below ``clip``, short ones less. Sensitivity ``clip``."""
 
     clip: float = 1.0
     stability: float = 0.01
+
+    search: ClassVar = {"stability": LogBetween(0.001, 1)}
 
     def __post_init__(self) -> None:
         check_positive("clip", self.clip)

@@ -9,14 +9,17 @@ more shifts all later groups.) In ``GroupBatchNorm`` a bucket also goes through 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from plumbline.checks import check_count, check_positive
-from plumbline.clipping.base import Clipping
+from plumbline.clipping.base import Clipping, clipping
 from plumbline.clipping.flat import flat_factors
+from plumbline.spaces import OneOf
 
 
+@clipping
 @dataclass(frozen=True)
 class Averaged(Clipping):
     """Clips the average of about ``size`` records. Sensitivity ``2 clip``.
@@ -28,6 +31,8 @@ class Averaged(Clipping):
 
     clip: float = 1.0
     size: int = 4
+
+    search: ClassVar = {"size": OneOf((2, 4, 8, 16))}
 
     def __post_init__(self) -> None:
         check_positive("clip", self.clip)
@@ -52,6 +57,7 @@ class Averaged(Clipping):
         return max(1, round(expected_size / self.size))
 
 
+@clipping
 @dataclass(frozen=True)
 class GroupBatchNorm(Averaged):
     """The same, with BatchNorm's statistics taken over the records of a bucket."""

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 
 from plumbline.mechanism.release import GaussianQuery, Query
+from plumbline.registry import Registry
 from plumbline.results import Undefined
+from plumbline.spaces import Space
 from plumbline.state import Stateful
 
 Answer = TypeVar("Answer")
@@ -64,10 +66,12 @@ class Clipping(Stateful, ABC):
     Attributes:
         needs_groups: Whether it needs ``sensitive_features``.
         together: Whether the records of a bucket share batch statistics (``buckets``).
+        search: Where its settings are searched when a method is tuned.
     """
 
     needs_groups: ClassVar[bool] = False
     together: ClassVar[bool] = False
+    search: ClassVar[Mapping[str, Space]] = {}
 
     @property
     @abstractmethod
@@ -119,6 +123,18 @@ class Clipping(Stateful, ABC):
     def queries_after(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
         """The questions of ``after``, declared."""
         return ()
+
+
+CLIPPINGS: Registry[type[Clipping]] = Registry("clipping")
+"""Every clipping by name. The contract tests, recipes and the command line find them here."""
+
+Kind = TypeVar("Kind", bound=Clipping)
+
+
+def clipping(kind: type[Kind]) -> type[Kind]:
+    """Registers a clipping under the name of its class."""
+    CLIPPINGS.add(kind.__name__, kind)
+    return kind
 
 
 def below(factors: Tensor, most: Tensor | float) -> Tensor:

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from plumbline.checks import check_positive
-from plumbline.clipping.base import Clipping
+from plumbline.clipping.base import Clipping, clipping
 
 TINY = 1e-30
 """Norms are divided by at least this, so that a zero gradient stays zero."""
 
 
+@clipping
 @dataclass(frozen=True)
 class Flat(Clipping):
     """Scales every gradient that is longer than ``clip`` down to it."""
@@ -36,6 +37,7 @@ class Flat(Clipping):
         return flat_factors(norms, self.clip)
 
 
+@clipping
 @dataclass(frozen=True)
 class Unclipped(Clipping):
     """Leaves every gradient as it is: no bound, and so no guarantee whatever the noise."""

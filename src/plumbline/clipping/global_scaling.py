@@ -1,6 +1,6 @@
 """Global scaling (paper 004, Alg. 2): one factor for almost all records keeps the direction.
 
-RecordNorms within a bound Z are scaled by ``C / Z``, all alike. Those beyond it are dropped by
+Records within a bound Z are scaled by ``C / Z``, all alike. Those beyond it are dropped by
 ``Global`` (Bu et al., 2021) and clipped to C by ``GlobalAdapt``, whose Z follows the norms: its
 fixed point is ``P(n > tau Z) = eta_Z``, so Z tracks a quantile and is not an upper bound. The paper
 divides the count by the realised batch size; we divide by the expected one, which is public.
@@ -9,18 +9,21 @@ divides the count by the realised batch size; we divide by the expected one, whi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from plumbline.checks import check_not_negative, check_positive
-from plumbline.clipping.base import Clipping, Program, RecordNorms
+from plumbline.clipping.base import Clipping, Program, RecordNorms, clipping
 from plumbline.clipping.quantile import count, count_query, declared_count, moved
 from plumbline.mechanism.release import GaussianQuery
+from plumbline.spaces import LogBetween
 
 _NAME = "norms beyond the bound"
 
 
+@clipping
 @dataclass(frozen=True)
 class Global(Clipping):
     """Factor ``C / Z`` for records within Z, zero for the others. Sensitivity C.
@@ -32,6 +35,8 @@ class Global(Clipping):
 
     clip: float = 1.0
     bound: float = 50.0
+
+    search: ClassVar = {"bound": LogBetween(1, 100)}
 
     def __post_init__(self) -> None:
         _check(self.clip, self.bound)
@@ -48,6 +53,7 @@ class Global(Clipping):
         return (norms <= self.bound).to(norms) * (self.clip / self.bound)
 
 
+@clipping
 @dataclass
 class GlobalAdapt(Clipping):
     """Factor ``C / Z`` for records within Z, ``C / n_i`` for the others. Sensitivity C.
@@ -70,6 +76,7 @@ class GlobalAdapt(Clipping):
     count_noise: float = 10.0
     bound: float = field(init=False)
 
+    search: ClassVar = {"initial": LogBetween(1, 100), "rate": LogBetween(0.03, 0.5)}
     state = ("bound",)
     keeps = "the bound Z"
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from plumbline.checks import check_positive
-from plumbline.clipping.base import Clipping, Program, RecordNorms
+from plumbline.clipping.base import Clipping, Program, RecordNorms, clipping
 from plumbline.clipping.flat import flat_factors
 from plumbline.clipping.quantile import count_query, declared_count
 from plumbline.mechanism.release import GaussianQuery
@@ -24,6 +24,7 @@ from plumbline.mechanism.release import GaussianQuery
 _NAME = "group counts"
 
 
+@clipping
 @dataclass
 class PerGroup(Clipping):
     """Factor ``min(1, C_k / n_i)`` for a record of group k. Sensitivity: the largest C_k.

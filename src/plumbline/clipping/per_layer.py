@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from plumbline.checks import check_positive
-from plumbline.clipping.base import Clipping, Gradients, below
+from plumbline.clipping.base import Clipping, Gradients, below, clipping
 from plumbline.clipping.flat import flat_factors
 
 
+@clipping
 @dataclass(frozen=True)
 class PerLayer(Clipping):
     """Clips the gradient of each layer by itself.

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 
 from plumbline.checks import check_positive
-from plumbline.clipping.base import Clipping, Program, RecordNorms
+from plumbline.clipping.base import Clipping, Program, RecordNorms, clipping
 from plumbline.clipping.flat import flat_factors
 from plumbline.mechanism.release import GaussianQuery, Query
+from plumbline.spaces import Between, LogBetween
 
 _NAME = "norms within the bound"
 _SMALLEST, _LARGEST = 1e-12, 1e30
 _MOST = 50.0
 
 
+@clipping
 @dataclass
 class QuantileAdaptive(Clipping):
     """Flat clipping at a bound that follows a quantile of the norms. Sensitivity: the bound.
@@ -38,6 +41,7 @@ class QuantileAdaptive(Clipping):
     count_noise: float = 10.0
     bound: float = field(init=False)
 
+    search: ClassVar = {"initial": LogBetween(0.03, 3), "quantile": Between(0.2, 0.95)}
     state = ("bound",)
     keeps = "the bound"
 

@@ -1,34 +1,26 @@
 """The papers' data sets by name, ``load("adult")``, and your own: tables, images, torch data sets.
 
 Each says where the numbers of its preprocessing come from, so that the privacy statement can repeat
-it (``Splits.not_covered``). A file registers its data sets when it is imported.
+it (``Splits.not_covered``). Every file of this folder is imported, and registers its data sets when
+it is (``@dataset``).
 """
 
-from plumbline.data import (  # noqa: F401
-    adult,
-    celeba,
-    cifar,
-    digits,
-    dutch,
-    idx,
-    image_folder,
-    imagenet32,
-    imdb,
-    svhn,
-)
-from plumbline.data.base import Constant, Split, Splits, load
+from plumbline.data.base import DATASETS, Constant, Split, Splits, dataset
 from plumbline.data.embeddings import glove_vectors, random_vectors
 from plumbline.data.files import DataError, TableError, data_folder
 from plumbline.data.getting import get
 from plumbline.data.hashing import hashed
 from plumbline.data.image_folder import image_folder as from_images
+from plumbline.data.loading import load
+from plumbline.data.own import as_splits, from_torch
 from plumbline.data.table_encoding import TableEncoding, read_encoding
 from plumbline.data.table_inference import table
 from plumbline.data.tables import from_table
 from plumbline.data.text import Vocabulary, corpus
-from plumbline.data.wrapped import from_torch
+from plumbline.registry import import_files
 
 __all__ = [
+    "DATASETS",
     "Constant",
     "DataError",
     "Split",
@@ -36,8 +28,10 @@ __all__ = [
     "TableEncoding",
     "TableError",
     "Vocabulary",
+    "as_splits",
     "corpus",
     "data_folder",
+    "dataset",
     "from_images",
     "from_table",
     "from_torch",
@@ -49,3 +43,5 @@ __all__ = [
     "read_encoding",
     "table",
 ]
+
+import_files(__name__, __path__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar, overload
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset
 
 from plumbline.data.files import File
+from plumbline.registry import Registry
 
 if TYPE_CHECKING:
     from plumbline.data.table_encoding import TableEncoding
@@ -161,24 +162,32 @@ def not_covered(constants: Iterable[Constant]) -> tuple[str, ...]:
 
 
 Loader = Callable[..., Splits]
-LOADERS: dict[str, Loader] = {}
+Own = TypeVar("Own", bound=Callable[..., Any])
+
+DATASETS: Registry[Loader] = Registry("data set")
 FILES: dict[str, tuple[File, ...]] = {}
 """What is downloaded for each data set; nothing for those that come with the package."""
 
 
-def dataset(name: str, files: Sequence[File] = ()) -> Callable[[Loader], Loader]:
-    """Registers a loader under a name, with the files that ``plumbline data get`` downloads."""
+@overload
+def dataset(loader: Own, /) -> Own: ...
+@overload
+def dataset(name: str, /, files: Sequence[File] = ()) -> Callable[[Own], Own]: ...
+def dataset(loader: Own | str, /, files: Sequence[File] = ()) -> Own | Callable[[Own], Own]:
+    """Registers a function that loads a data set, under its own name or another.
 
-    def register(loader: Loader) -> Loader:
-        LOADERS[name] = loader
+    ``@dataset`` above ``def our_patients(...)`` registers "our-patients". The function returns
+    ``Splits``, or anything that ``as_splits`` takes.
+
+    Args:
+        loader: The function, or the name.
+        files: What ``plumbline data get`` downloads for it.
+    """
+
+    def register(own: Own) -> Own:
+        name = loader if isinstance(loader, str) else own.__name__.replace("_", "-")
+        DATASETS.add(name, own)
         FILES[name] = tuple(files)
-        return loader
+        return own
 
-    return register
-
-
-def load(name: str, **options: Any) -> Splits:
-    """A data set by name, with the options of its loader (``folder`` among them for most)."""
-    if name not in LOADERS:
-        raise ValueError(f"There is no data set {name!r}; there are {', '.join(sorted(LOADERS))}.")
-    return LOADERS[name](**options)
+    return register if isinstance(loader, str) else register(loader)

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from plumbline.data.archives import unpack
 from plumbline.data.base import FILES
 from plumbline.data.files import DataError, File, check, data_folder, placed
+from plumbline.registry import UnknownPart, unknown
 
 _BLOCK = 1 << 16
 _ATTEMPTS = 3
@@ -37,7 +38,7 @@ def get(
             published one.
     """
     if name not in FILES:
-        raise ValueError(f"There is no data set {name!r}; there are {', '.join(sorted(FILES))}.")
+        raise UnknownPart(unknown("data set", name, list(FILES)))
     root = data_folder(folder)
     files = FILES[name]
     by_hand = [file for file in files if file.url is None and not (root / file.path).is_file()]

@@ -1,4 +1,4 @@
-"""Reads csv and parquet files in pieces of columns of text, with the rows' places for errors.
+"""Reads csv and parquet files, and DataFrames, in pieces of columns of text, with the rows' places.
 
 Every cell is text here, as in a csv file: what a column means is the caller's to say. Missing cells
 are empty text. A table is never in memory as a whole: whoever needs more than one look at it reads
@@ -49,10 +49,15 @@ class TableFile:
     Attributes:
         path: The file.
         names: Its columns.
+        title: What it is called in errors.
     """
 
     path: Path
     names: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return str(self.path)
 
     def chunks(self) -> Iterator[TableChunk]:
         """All rows, in pieces.
@@ -70,6 +75,68 @@ class TableFile:
     def where(self, row: int) -> str:
         """A row's place, in words."""
         return f"row {row + 1} of {self.path.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class TableFrame:
+    """A pandas DataFrame as a table of text.
+
+    Attributes:
+        frame: The DataFrame.
+        title: What it is called in errors.
+    """
+
+    frame: Any
+    title: str = "the DataFrame"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its columns."""
+        return tuple(map(str, self.frame.columns))
+
+    def chunks(self) -> Iterator[TableChunk]:
+        """All rows, in pieces."""
+        size = max(1, CELLS // len(self.names))
+        for first in range(0, len(self.frame), size):
+            piece = self.frame.iloc[first : first + size]
+            columns = {
+                name: ["" if gone else _text(cell) for cell, gone in zip(cells, gaps, strict=True)]
+                for place, name in enumerate(self.names)
+                for cells, gaps in [(piece.iloc[:, place].tolist(), piece.iloc[:, place].isna())]
+            }
+            yield TableChunk(columns, range(first, first + len(piece)))
+
+    def where(self, row: int) -> str:
+        """A row's place, in words."""
+        return f"row {row + 1} of {self.title}"
+
+
+Table = TableFile | TableFrame
+
+
+def is_frame(data: object) -> bool:
+    """Whether it is a pandas DataFrame; pandas is not imported for that."""
+    kind = type(data)
+    return kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame"
+
+
+def open_table(source: Any) -> Table:
+    """A csv or parquet file, or a DataFrame.
+
+    Raises:
+        DataError: If the file cannot be read, or there are no rows.
+    """
+    if not is_frame(source):
+        return read_table(source)
+    table = TableFrame(source)
+    twice = sorted({name for name in table.names if table.names.count(name) > 1})
+    if not len(source) or not table.names or twice:
+        raise DataError(
+            f"The DataFrame has more than one column called {', '.join(twice)}."
+            if twice
+            else "The DataFrame has no rows."
+        )
+    return table
 
 
 def read_table(path: str | os.PathLike[str]) -> TableFile:

@@ -1,4 +1,4 @@
-"""A table file as a data set: the columns are looked at, and what cannot work is refused.
+"""A table as a data set: the columns are looked at, and what cannot work is refused.
 
 ``from_table`` reads a table whose columns are described. Here columns that hold text are recognised
 as categorical, names are checked with suggestions, and columns with too many values for what they
@@ -11,11 +11,11 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from plumbline.data.base import Splits, dataset
 from plumbline.data.files import TableError
-from plumbline.data.table_files import TableFile, read_table
+from plumbline.data.table_files import Table, open_table
 from plumbline.data.tables import from_table
 from plumbline.registry import unknown
 
@@ -25,7 +25,7 @@ _ENOUGH = 2000  # different values of a column that are told apart
 
 @dataset("table")
 def table(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Any,
     *,
     target: str,
     sensitive: str | Sequence[str] = (),
@@ -33,14 +33,14 @@ def table(
     drop: Sequence[str] = (),
     missing: Literal["error", "drop"] = "error",
     missing_values: Sequence[str] = ("",),
-    test: str | os.PathLike[str] | None = None,
+    test: str | os.PathLike[str] | Any | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Splits:
-    """A csv or parquet file whose first row names the columns.
+    """A csv or parquet file whose first row names the columns, or a pandas DataFrame.
 
     Args:
-        path: The file.
+        path: The file, or the DataFrame.
         target: The column to predict: a class.
         sensitive: The columns whose groups are reported; of several, the groups are the
             intersections.
@@ -48,7 +48,7 @@ def table(
         drop: Columns to leave out.
         missing: What to do with rows that lack a value: "error" or "drop".
         missing_values: What a missing cell says.
-        test: A second file to judge on.
+        test: A second file (or DataFrame) to evaluate on.
         test_fraction: Without it, the share of the rows that is held out.
         seed: Decides which.
 
@@ -56,15 +56,15 @@ def table(
         TableError: For a file that is no table, an unknown column, or one that cannot be used so.
     """
     groups = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive)
-    file = read_table(path)
+    file = open_table(path)
     for column in (target, *groups, *categorical, *drop):
         if column not in file.names:
-            words = unknown(f"column of {file.path.name} called", column, file.names)
+            words = unknown(f"column of {file.title} called", column, file.names)
             raise TableError(f"{words[0].upper()}{words[1:]}")
     _check_together(target, groups, drop)
     used = [name for name in file.names if name not in (target, *drop)]
     if not used:
-        raise TableError(f"{file.path} has no column beside the target '{target}' to learn from.")
+        raise TableError(f"{file.title} has no column beside the target '{target}' to learn from.")
     seen = _look(file, [target, *groups, *used], set(missing_values))
     found = [name for name in used if name not in (*groups, *categorical) and seen[name].words]
     _check_sizes(seen, target, groups, [*categorical, *found])
@@ -102,7 +102,7 @@ class _Seen:
         return f"{len(self.values):,}" if len(self.values) < _ENOUGH else f"{_ENOUGH:,} or more"
 
 
-def _look(file: TableFile, names: Sequence[str], absent: set[str]) -> dict[str, _Seen]:
+def _look(file: Table, names: Sequence[str], absent: set[str]) -> dict[str, _Seen]:
     """Looks at every row of a table once."""
     seen = {name: _Seen(set(), set()) for name in names}
     for chunk in file.chunks():

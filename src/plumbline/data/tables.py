@@ -1,4 +1,4 @@
-"""Your own table: a csv or parquet file with named target, sensitive and categorical columns.
+"""Your own table: a csv or parquet file, or a DataFrame, with a target and other named columns.
 
 Categories and ranges are best declared. What is not declared is taken from the training rows (rare
 categories, minimum and maximum), which epsilon does not cover: the run works, and its privacy
@@ -13,8 +13,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from plumbline.data.base import Constant, Split, Splits, not_covered
 from plumbline.data.encoding import Where, check_one_of, codes, split
 from plumbline.data.files import TableError
 from plumbline.data.table_encoding import Categorical, Numeric, TableEncoding, to_numbers
-from plumbline.data.table_files import TableChunk, TableFile, read_table
+from plumbline.data.table_files import Table, TableChunk, TableFile, open_table
 
 _NO_NUMBER = (
     " If it stands for a missing one, name it in missing_values (--missing-value) and leave these "
@@ -34,7 +33,7 @@ _NO_NUMBER = (
 
 
 def from_table(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Any,
     *,
     target: str,
     sensitive: str | Sequence[str] | None = None,
@@ -45,18 +44,19 @@ def from_table(
     drop: Sequence[str] = (),
     missing: Literal["error", "drop"] = "error",
     missing_values: Sequence[str] = ("",),
-    test: str | os.PathLike[str] | None = None,
+    test: str | os.PathLike[str] | Any | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
+    name: str | None = None,
 ) -> Splits:
-    """A data set from a csv or parquet file whose first row names the columns.
+    """A data set from a csv or parquet file whose first row names the columns, or a DataFrame.
 
     A numeric column becomes one feature, its range mapped to [-1, 1] (what lies outside goes to the
     nearer end); a categorical column becomes one feature per category. In x ``[n, features]`` they
     have the order of the file.
 
     Args:
-        path: The file, ending in ``.csv`` or ``.parquet``.
+        path: The file, ending in ``.csv`` or ``.parquet``; or a pandas DataFrame.
         target: The column of the class.
         sensitive: The column of the group; of several columns, the groups are the intersections.
             They are categorical features too, unless dropped.
@@ -70,9 +70,10 @@ def from_table(
         drop: Columns to leave out.
         missing: What to do with a row in which a cell is missing: "error" or "drop".
         missing_values: What a missing cell says.
-        test: A second file with the test rows; without it they are split off.
+        test: A second file or DataFrame with the test rows; without it they are split off.
         test_fraction: The share of the rows to split off.
         seed: Decides which.
+        name: The data set's name; by default the file's, without its ending.
 
     Raises:
         TableError: For an unknown category, a missing cell or one that is no number, naming row and
@@ -81,9 +82,9 @@ def from_table(
     check_one_of("missing", missing, ("error", "drop"))
     by = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive or ())
     categories = _categories(categorical, by, groups)
-    table = read_table(path)
+    table = open_table(path)
     names = [target, *by, *categories, *(ranges or {})]
-    _check_names(table, [*names, *drop], path)
+    _check_names(table, [*names, *drop])
     needed = (target, *by)
     used = [name for name in table.names if name in needed or name not in drop]
     rows = _complete(table, used, needed, missing, missing_values)
@@ -93,14 +94,14 @@ def from_table(
         training, own, other = len(order), _Rows(table, rows[torch.cat([order, later])]), None
         testing = len(later)
     else:
-        second = read_table(test)
-        _check_names(second, used, test)
+        second = open_table(test)
+        _check_names(second, used)
         training, own = len(rows), _Rows(table, rows)
         other = _Rows(second, _complete(second, used, needed, missing, missing_values))
         testing = len(other.rows)
     if not training or not testing:
         raise TableError(
-            f"{path} leaves {training} training and {testing} test rows; both must be there."
+            f"{table.title} leaves {training} training and {testing} test rows; both must be there."
         )
     features = [name for name in used if name != target and name not in drop]
     numeric = [name for name in features if name not in categories]
@@ -118,7 +119,7 @@ def from_table(
     )
     everything = encoder.records(own)
     return Splits(
-        Path(path).stem,
+        name or (table.path.stem if isinstance(table, TableFile) else "own"),
         _part(everything, slice(training)),
         _part(everything, slice(training, None))
         if other is None
@@ -140,7 +141,7 @@ class _Rows:
         rows: Their places in it, ``[n]``.
     """
 
-    table: TableFile
+    table: Table
     rows: Tensor
 
     def where(self, chunk: TableChunk) -> Where:
@@ -301,11 +302,11 @@ def _texts(values: Iterable[object]) -> list[str]:
     return [str(value).strip() for value in values]
 
 
-def _check_names(table: TableFile, names: Sequence[str], path: str | os.PathLike[str]) -> None:
+def _check_names(table: Table, names: Sequence[str]) -> None:
     unknown = [name for name in dict.fromkeys(names) if name not in table.names]
     if unknown:
         raise ValueError(
-            f"{os.fspath(path)} has no column {', '.join(map(repr, unknown))}; its columns are "
+            f"{table.title} has no column {', '.join(map(repr, unknown))}; its columns are "
             f"{', '.join(table.names)}."
         )
 
@@ -329,7 +330,7 @@ def _check_kinds(
 
 
 def _complete(
-    table: TableFile,
+    table: Table,
     used: Sequence[str],
     needed: Sequence[str],
     missing: str,

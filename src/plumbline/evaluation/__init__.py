@@ -1,6 +1,19 @@
-"""At which weights, and on which views, each record's gradient is taken."""
+"""At which weights, and on which views, each record's gradient is taken.
 
-from plumbline.evaluation.base import Ask, Batch, Chunk, Evaluation, Rows, Slot, Update
+Every file of this folder is imported, and registers its rules when it is (``@evaluation``).
+"""
+
+from plumbline.evaluation.base import (
+    EVALUATIONS,
+    Ask,
+    Batch,
+    Chunk,
+    Evaluation,
+    Rows,
+    Slot,
+    Update,
+    evaluation,
+)
 from plumbline.evaluation.bias_aware import Bam, BamExact
 from plumbline.evaluation.momentum import InnerMomentum, OuterMomentum, RecordMomentum
 from plumbline.evaluation.perturbation import PreClipNoise
@@ -8,23 +21,7 @@ from plumbline.evaluation.plain import Plain
 from plumbline.evaluation.public import BatchClipping, predict
 from plumbline.evaluation.sharpness import DpSam, DpSat, DpSatMomentum, GradientNormPenalty
 from plumbline.evaluation.views import Views
-
-EVALUATIONS: tuple[type[Evaluation], ...] = (
-    Plain,
-    DpSam,
-    DpSat,
-    DpSatMomentum,
-    GradientNormPenalty,
-    Bam,
-    BamExact,
-    InnerMomentum,
-    RecordMomentum,
-    OuterMomentum,
-    Views,
-    BatchClipping,
-    PreClipNoise,
-)
-"""Every rule: the contract tests and the docs take them from here."""
+from plumbline.registry import import_files
 
 __all__ = [
     "EVALUATIONS",
@@ -48,5 +45,8 @@ __all__ = [
     "Slot",
     "Update",
     "Views",
+    "evaluation",
     "predict",
 ]
+
+import_files(__name__, __path__)

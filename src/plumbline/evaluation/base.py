@@ -13,13 +13,15 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from torch import Tensor
 
 from plumbline.gradients import PerSampleGradients, Perturbation
 from plumbline.mechanism.release import GaussianQuery, Query
 from plumbline.record_random import Draws
+from plumbline.registry import Registry
+from plumbline.spaces import Space
 from plumbline.state import Stateful
 
 Slot = Literal["records", "weights", "gradient", "update"]
@@ -149,12 +151,14 @@ class Evaluation(Stateful, ABC):
         limit: The most records it takes at once, where its memory grows with them.
         together: Whether it lets BatchNorm take the rows of a record together.
         reads_released: Whether it computes with released gradients as whole vectors.
+        search: Where its settings are searched when a method is tuned.
     """
 
     slot: ClassVar[Slot]
     reads_released: ClassVar[bool] = False
     needs_public: ClassVar[bool] = False
     together: ClassVar[bool] = False
+    search: ClassVar[Mapping[str, Space]] = {}
     limit: int | None = None
 
     @property
@@ -195,3 +199,15 @@ class Evaluation(Stateful, ABC):
     def after(self, batch: Batch, update: Update) -> Update:
         """Takes note of what was released, and returns the optimizer's gradient."""
         return update
+
+
+EVALUATIONS: Registry[type[Evaluation]] = Registry("rule of evaluation")
+"""Every rule by name. The contract tests, recipes and the command line find them here."""
+
+Kind = TypeVar("Kind", bound=Evaluation)
+
+
+def evaluation(kind: type[Kind]) -> type[Kind]:
+    """Registers a rule of evaluation under the name of its class."""
+    EVALUATIONS.add(kind.__name__, kind)
+    return kind

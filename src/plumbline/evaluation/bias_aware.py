@@ -10,24 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from plumbline.checks import check_not_negative
-from plumbline.evaluation.base import Chunk, Evaluation
+from plumbline.evaluation.base import Chunk, Evaluation, evaluation
 from plumbline.gradients import PerSampleGradients, Perturbation, combine
+from plumbline.spaces import LogBetween
 
 Radius = float | Callable[[int], float]
 """A number, or a schedule: the radius by the number of the step."""
 
 
+@evaluation
 @dataclass
 class Bam(Evaluation):
     """At ``theta + radius g_i / |g_i|``; a record whose gradient is zero stays at theta."""
 
     radius: Radius = 0.02
 
+    search: ClassVar = {"radius": LogBetween(0.001, 0.2)}
     slot = "weights"
 
     def __post_init__(self) -> None:
@@ -44,6 +48,7 @@ class Bam(Evaluation):
         return chunk.capture(at=Perturbation(own, scale))
 
 
+@evaluation
 @dataclass
 class BamExact(Evaluation):
     """``g_i + radius H_i g_i / |g_i|``.
@@ -56,6 +61,7 @@ class BamExact(Evaluation):
     radius: Radius = 0.02
     limit: int | None = 32
 
+    search: ClassVar = {"radius": LogBetween(0.001, 0.2)}
     slot = "weights"
 
     def __post_init__(self) -> None:

@@ -10,16 +10,18 @@ the decay.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from plumbline.checks import check_count, check_decay
-from plumbline.evaluation.base import Ask, Asking, Batch, Chunk, Evaluation, Update
+from plumbline.evaluation.base import Ask, Asking, Batch, Chunk, Evaluation, Update, evaluation
 from plumbline.gradients import PerSampleGradients, combine
+from plumbline.spaces import Between, LogBetween
 
 
+@evaluation
 @dataclass
 class InnerMomentum(Evaluation):
     """``sum_l decay^l g_i(theta_{t-l})`` for ``l = 0 .. length``, not renormalised.
@@ -35,6 +37,7 @@ class InnerMomentum(Evaluation):
     iterates: list[Update] = field(default_factory=list, init=False, repr=False)
     _offsets: list[Update] = field(default_factory=list, init=False, repr=False)
 
+    search: ClassVar = {"decay": Between(0.01, 0.5)}
     slot = "weights"
     state = ("iterates",)
     keeps = "the last iterates"
@@ -62,6 +65,7 @@ class InnerMomentum(Evaluation):
         return combine(parts, [self.decay**past for past in range(len(parts))])
 
 
+@evaluation
 @dataclass
 class RecordMomentum(Evaluation):
     """``m_i = rate g_i + (1 - rate) m_i`` for every record, from ``m_i = g_i``; full batches only.
@@ -74,6 +78,7 @@ class RecordMomentum(Evaluation):
     _momenta: Update = field(default_factory=dict, init=False, repr=False)
     _next: dict[int, Update] = field(default_factory=dict, init=False, repr=False)
 
+    search: ClassVar = {"rate": LogBetween(0.01, 1)}
     slot = "gradient"
     keeps = "a momentum for every record (private)"
 
@@ -124,6 +129,7 @@ class RecordMomentum(Evaluation):
         self._momenta = state["momenta"]
 
 
+@evaluation
 @dataclass
 class OuterMomentum(Evaluation):
     """``M = decay M + g``, for g what was released; the optimizer is given M."""
@@ -131,6 +137,7 @@ class OuterMomentum(Evaluation):
     decay: float = 0.9
     momentum: Update = field(default_factory=dict, init=False, repr=False)
 
+    search: ClassVar = {"decay": Between(0.0, 0.95)}
     slot = "update"
     reads_released = True
     state = ("momentum",)

@@ -7,18 +7,22 @@ less biased. It earns no privacy: the noise that counts is still added to the cl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from plumbline.checks import check_not_negative
-from plumbline.evaluation.base import Chunk, Evaluation
+from plumbline.evaluation.base import Chunk, Evaluation, evaluation
 from plumbline.gradients import PerSampleGradients, jitter
+from plumbline.spaces import LogBetween
 
 
+@evaluation
 @dataclass
 class PreClipNoise(Evaluation):
     """Adds Gaussian noise of standard deviation ``scale`` to each record's gradient, anew."""
 
     scale: float = 5.0
 
+    search: ClassVar = {"scale": LogBetween(0.1, 10)}
     slot = "gradient"
 
     def __post_init__(self) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from plumbline.evaluation.base import Evaluation
+from plumbline.evaluation.base import Evaluation, evaluation
 
 
+@evaluation
 class Plain(Evaluation):
     """The ordinary gradient."""
 

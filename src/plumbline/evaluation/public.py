@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.checks import check_count
-from plumbline.evaluation.base import Chunk, Evaluation, Rows
+from plumbline.evaluation.base import Chunk, Evaluation, Rows, evaluation
 from plumbline.evaluation.seen import Field, Seen, record_of_rows, repeated, with_inputs
 from plumbline.gradients import grouped_batch_norm
 from plumbline.record_random import Draws
 
 
+@evaluation
 @dataclass
 class BatchClipping(Evaluation):
     """A record's loss with its activations normalised together with those of public inputs.

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from plumbline.checks import check_decay, check_not_negative
-from plumbline.evaluation.base import Ask, Asking, Batch, Chunk, Evaluation, Update
+from plumbline.evaluation.base import Ask, Asking, Batch, Chunk, Evaluation, Update, evaluation
 from plumbline.gradients import PerSampleGradients, combine
 from plumbline.mechanism.release import GaussianQuery
+from plumbline.spaces import LogBetween
 
 ASCENT = "ascent gradient"
 _TINY = 1e-16
 
 
+@evaluation
 @dataclass
 class DpSam(Evaluation):
     """At ``theta + radius g / |g|``, g a first noisy gradient of the same batch (Alg. 1).
@@ -33,6 +36,7 @@ class DpSam(Evaluation):
     radius: float = 0.05
     _offset: Update = field(default_factory=dict, init=False, repr=False)
 
+    search: ClassVar = {"radius": LogBetween(0.003, 0.5)}
     slot = "weights"
     reads_released = True
 
@@ -58,6 +62,7 @@ class DpSam(Evaluation):
         return update
 
 
+@evaluation
 @dataclass
 class DpSat(Evaluation):
     """At ``theta + radius g / |g|``, g the previous step's released mean gradient (Alg. 2).
@@ -74,6 +79,7 @@ class DpSat(Evaluation):
     previous: Update = field(default_factory=dict, init=False, repr=False)
     _chunks: int = field(default=0, init=False, repr=False)
 
+    search: ClassVar = {"radius": LogBetween(0.003, 0.5)}
     slot = "weights"
     reads_released = True
     state = ("previous",)
@@ -120,6 +126,7 @@ class DpSat(Evaluation):
         return {name: value.clone() for name, value in update.items()}
 
 
+@evaluation
 @dataclass
 class DpSatMomentum(DpSat):
     """The same with g the decayed sum of all released gradients (Eq. 13 to 15).
@@ -130,6 +137,7 @@ class DpSatMomentum(DpSat):
     radius: float = 0.5
     decay: float = 0.9
 
+    search: ClassVar = {"radius": LogBetween(0.03, 5)}
     keeps = "a decayed sum of released gradients"
 
     def __post_init__(self) -> None:
@@ -142,6 +150,7 @@ class DpSatMomentum(DpSat):
         return {name: self.decay * before[name] + g for name, g in update.items()}
 
 
+@evaluation
 @dataclass
 class GradientNormPenalty(Evaluation):
     """The gradient of ``loss + penalty |mean gradient|``: ``g_i + penalty H_i g / |g|``.
@@ -157,6 +166,7 @@ class GradientNormPenalty(Evaluation):
     limit: int | None = 32
     _direction: Update = field(default_factory=dict, init=False, repr=False)
 
+    search: ClassVar = {"penalty": LogBetween(0.003, 0.5)}
     slot = "weights"
     reads_released = True
 

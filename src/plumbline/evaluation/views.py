@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from plumbline.checks import check_count
-from plumbline.evaluation.base import Chunk, Evaluation, Rows
+from plumbline.evaluation.base import Chunk, Evaluation, Rows, evaluation
 from plumbline.evaluation.seen import Field, Seen, record_of_rows, repeated, with_inputs
 from plumbline.record_random import Draws
 
 Augment = Callable[[Tensor, Draws], Tensor]
 
 
+@evaluation
 @dataclass
 class Views(Evaluation):
     """The mean gradient over ``count`` random views of each record.

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from plumbline.data import Split, Splits, as_splits
+from plumbline.data import Split, Splits, load
 from plumbline.data.base import DATASETS
 from plumbline.experiments.files import ENCODING
 from plumbline.experiments.objects import OBJECTS, is_object, present
-from plumbline.experiments.recipe import RecipeError, parameters_of
+from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import GroupReport, Outcomes, evaluate
 from plumbline.models import scattering
@@ -29,10 +29,7 @@ def load_data(spec: RunSpec) -> Splits:
     """The run's data: split by its seed where the loader splits at all, the part that is held out
     in place of the test part, and features in place of images.
     """
-    options = dict(spec.data.options)
-    given = present(DATASETS, spec.data.name)
-    if "seed" in parameters_of(given) or not callable(given):
-        options = {"seed": spec.seed, **options}
+    options = {"split_seed": spec.seed, **spec.data.options}
     scales = spec.data.scales if spec.data.features else None
     splits = _loaded(spec.data.name, json.dumps(options), scales, _state(spec))
     return splits if not spec.held_out else _held_out(splits, spec.held_out, spec.seed)
@@ -41,8 +38,8 @@ def load_data(spec: RunSpec) -> Splits:
 @functools.lru_cache(maxsize=4)
 def _loaded(name: str, options: str, scales: int | None, state: object) -> Splits:
     """Loaded once for the runs of a process that share it; again if the data have changed."""
-    given, chosen = present(DATASETS, name), json.loads(options)
-    splits = as_splits(given(**chosen)) if callable(given) else as_splits(given, **chosen)
+    what = present(DATASETS, name) if is_object(name) else name
+    splits = load(what, **json.loads(options))
     if splits.encoding is not None and splits.train.not_covered:
         splits.train.not_covered += (
             f"{ENCODING}, which holds what is computed from the training records here, and which "

@@ -226,13 +226,10 @@ class _Log:
         folder: Path,
         every: int,
         on_progress: Callable[[int, int], None] | None,
+        board: TensorBoard | None,
     ) -> None:
-        self._splits, self._folder, self._every, self._on_progress = (
-            splits,
-            folder,
-            every,
-            on_progress,
-        )
+        self._splits, self._folder, self._every = splits, folder, every
+        self._on_progress, self._board = on_progress, board
         self.rows = MetricsLog(folder, private.steps_done)
         self._saved = time.monotonic()
 

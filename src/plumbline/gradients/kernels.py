@@ -9,7 +9,8 @@ shape's first candidate is taken, so that two runs add up their numbers in the s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -41,6 +42,7 @@ class Kernels:
     measure: bool = True
     timings: dict[Key, dict[str, float]] = field(default_factory=dict)
     _chosen: dict[Key, str] = field(default_factory=dict)
+    _preferred: str = ""
 
     def run(
         self,
@@ -52,7 +54,7 @@ class Kernels:
 
         ``finish`` is what will be done with the result later; its time counts in the measurement.
         """
-        name = self._chosen.get(key) or ""
+        name = self._chosen.get(key) or self._preferred
         if name not in candidates:
             if self.measure and len(candidates) > 1:
                 return self._fastest(key, candidates, finish)
@@ -70,6 +72,19 @@ class Kernels:
         self.measure = True
         self._chosen = {}
         self.timings = {}
+
+    @contextmanager
+    def unmeasured(self, preferred: str | None = None) -> Iterator[None]:
+        """Measures nothing in this context, and leaves the choices as they were.
+
+        Layers that offer the kernel ``preferred`` use it, the others their first candidate.
+        """
+        before = self.measure, self._chosen, self._preferred
+        self.measure, self._chosen, self._preferred = False, {}, preferred or ""
+        try:
+            yield
+        finally:
+            self.measure, self._chosen, self._preferred = before
 
     def chosen(self, key: Key) -> str | None:
         """The name of the candidate in use for ``key``."""

@@ -19,7 +19,6 @@ from plumbline.experiments.tuning import Tuning
 from plumbline.fairness import Undefined
 from plumbline.instruments.describing import Description, recipe_of
 from plumbline.instruments.training import Trained, load
-from plumbline.report.section import Figure
 
 MEASURE = ("bias", "errors", "norms")
 """What the runs of a comparison on one's own data measure of clipping."""
@@ -91,9 +90,9 @@ class Comparison:
         """The names of the page's figures."""
         return report.figure_names(self.study)
 
-    def figure(self, name: str) -> Figure:
-        """A figure of the page; its ``save(path)`` writes html, svg or png."""
-        return report.figure(self.study, name)
+    def figure(self, name: str, path: str | os.PathLike[str]) -> Path:
+        """Writes a figure of the page as html, svg or png; images need plotly's exporter."""
+        return report.save(report.figure(self.study, name), path)
 
     def __str__(self) -> str:
         return "\n\n".join([self.to_markdown(), *self.verdict])

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
+from pydantic import ValidationError
+
 from plumbline import methods
 from plumbline.data.base import DATASETS
 from plumbline.experiments.loading import load_data
@@ -268,14 +270,10 @@ def _budget(given: Description, records: int) -> tuple[BudgetPart, tuple[float, 
         fields["expected_batch_size"] = max(1, round((whole.sampling_rate or 1.0) * records))
     fields["accountant"] = given.get("accountant", "pld")
     try:
-        budget = BudgetPart.model_validate({k: _number(v) for k, v in fields.items()})
-    except ValueError as error:
-        raise RecipeError(wrong_fields(error, "the budget")) from None  # type: ignore[arg-type]
+        budget = BudgetPart.model_validate(fields)
+    except ValidationError as error:
+        raise RecipeError(wrong_fields(error, "the budget")) from None
     return budget, tuple(float(one) for one in several) if len(several) > 1 else ()
-
-
-def _number(value: Any) -> Any:
-    return value
 
 
 def _rows(given: Description, groups: bool, *, linear: bool) -> tuple[MethodPart, ...]:
@@ -316,7 +314,7 @@ def _changed(recipe: Recipe, given: Description) -> Recipe:
     own: list[str] = []
     for name in ("epsilon", "delta", "epochs", "batch", "accountant"):
         if name in given:
-            value: Any = given[name]  # type: ignore[literal-required]
+            value: Any = given[name]
             if name == "epsilon" and not isinstance(value, int | float):
                 update["epsilons"] = tuple(value) if len(value) > 1 else ()
                 value = sorted(value)[len(value) // 2]

@@ -47,7 +47,6 @@ class Diagnosis:
 def diagnose(
     what: Recipe | str | os.PathLike[str] | None = None,
     *,
-    method: Any = None,
     steps: int | None = None,
     records: int = 256,
     seed: int | None = None,
@@ -60,23 +59,25 @@ def diagnose(
     Args:
         what: The folder of a run or of a comparison, which is read; a recipe, of which one run is
             made with measurements along the way; or leave it out and describe the run.
-        method: Which method of a recipe or comparison; by default the first private one.
         steps: Train only so many steps.
         records: How many training records are measured on.
         seed: Makes the run repeatable.
         folder: Where a run that is made is kept.
         on_progress: Called with (done, total) after each step.
-        description: The parts of the run.
+        description: The parts of the run; beside a recipe or a folder, ``method`` says which of its
+            methods, by default the first private one.
     """
+    method = description.get("method")
     if isinstance(what, str | os.PathLike) and Path(what).is_dir():
         return _of_folder(Path(what), method, records, description.get("measure", MEASURE))
     if what is None:
-        description.setdefault("method", METHOD if method is None else method)
+        description.setdefault("method", METHOD)
         description.setdefault("seeds", [0])
         made = recipe_of(None, **description)
     else:
         made = recipe_of(what, **description)
-        made = made.model_copy(update={"methods": (row_named(made, method),), "baseline": None})
+        row = made.methods[0] if method is not None else row_named(made, None)
+        made = made.model_copy(update={"methods": (row,), "baseline": None})
     spec = spec_of(_probed(made, steps, records, description.get("measure")), seed)
     check_fits(spec)
     root = Path(folder) / made.name

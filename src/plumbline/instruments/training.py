@@ -151,4 +151,6 @@ def only_run(folder: Path) -> Path:
     if len(runs) > 1:
         names = ", ".join(one.name for one in runs[:3])
         raise FileError(f"{folder} has {len(runs)} runs; give the folder of one, such as {names}.")
-    return runs[0] if runs else read_spec(folder) and folder
+    if not runs:
+        read_spec(folder)  # which says what is missing
+    return runs[0]

@@ -1,5 +1,9 @@
-"""The papers' methods by name, and their free combination."""
+"""The papers' methods by name, and their free combination.
 
+Every file of this folder is imported, and registers its methods when it is (``@method``).
+"""
+
+from plumbline.methods.base import Method
 from plumbline.methods.baselines import (
     clipped_only,
     direction_only,
@@ -11,7 +15,6 @@ from plumbline.methods.baselines import (
 )
 from plumbline.methods.composing import compose
 from plumbline.methods.fairlens import fairlens
-from plumbline.methods.method import Method
 from plumbline.methods.papers import (
     adaptive,
     automatic,
@@ -33,10 +36,12 @@ from plumbline.methods.papers import (
     pre_clip_noise,
     self_augmented,
 )
-from plumbline.methods.registry import REGISTRY, table
+from plumbline.methods.registry import METHODS, Entry, find, method, table
+from plumbline.registry import import_files
 
 __all__ = [
-    "REGISTRY",
+    "METHODS",
+    "Entry",
     "Method",
     "adaptive",
     "automatic",
@@ -54,12 +59,14 @@ __all__ = [
     "dpsgd",
     "dpsgd_f",
     "fairlens",
+    "find",
     "global_adapt",
     "global_scaling",
     "gradient_norm_penalty",
     "group_batchnorm",
     "inner_outer",
     "magnitude_only",
+    "method",
     "nonprivate",
     "nonprivate_sam",
     "normalised",
@@ -68,3 +75,5 @@ __all__ = [
     "self_augmented",
     "table",
 ]
+
+import_files(__name__, __path__)

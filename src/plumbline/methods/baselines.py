@@ -8,53 +8,52 @@ from torch import Tensor
 from plumbline.clipping import Flat, GroupBatchNorm, Program, Unclipped
 from plumbline.evaluation import Batch, DpSam, GradientNormPenalty, Update
 from plumbline.mechanism.release import GaussianQuery
+from plumbline.methods.base import GRADIENT, GradientBatch, Method
 from plumbline.methods.composing import compose
-from plumbline.methods.method import GRADIENT, GradientBatch, Method
-from plumbline.methods.registry import named
-from plumbline.methods.spaces import LogBetween, OneOf
+from plumbline.methods.registry import method
 
 _CLIPPED = "clipped gradient"
 
 
-@named("SGD")
+@method("SGD")
 def nonprivate() -> Method:
     """Neither clipping nor noise."""
     return compose(clipping=Unclipped(), name="nonprivate", noisy=False)
 
 
-@named("002, Figs. 5 and 7 (Foret et al. 2021)", radius=LogBetween(0.003, 0.5))
+@method("002, Figs. 5 and 7 (Foret et al. 2021)", search=DpSam.search)
 def nonprivate_sam(radius: float = 0.05) -> Method:
     """Sharpness-aware minimisation: the gradient uphill along the batch's own gradient."""
     rule = DpSam(radius)
     return compose(evaluation=rule, clipping=Unclipped(), name="nonprivate_sam", noisy=False)
 
 
-@named("000, Eq. 12 and 15 (Zhao et al. 2022)", penalty=LogBetween(0.003, 0.5))
+@method("000, Eq. 12 and 15 (Zhao et al. 2022)", search=GradientNormPenalty.search)
 def gradient_norm_penalty(penalty: float = 0.05) -> Method:
     """The loss plus ``penalty`` times the norm of the batch's mean gradient."""
     rule = GradientNormPenalty(penalty)
     return compose(evaluation=rule, clipping=Unclipped(), name="gradient_norm_penalty", noisy=False)
 
 
-@named("clipped SGD")
+@method("clipped SGD")
 def clipped_only(clip: float = 1.0) -> Method:
     """Clipping without noise: what clipping alone does."""
     return compose(clipping=Flat(clip), name="clipped_only", noisy=False)
 
 
-@named("003, Fig. 8", size=OneOf((2, 4, 8, 16)))
+@method("003, Fig. 8", search=GroupBatchNorm.search)
 def group_batchnorm(clip: float = 1.0, size: int = 4) -> Method:
     """Clipped averages over buckets of records that go through BatchNorm together, no noise."""
     return compose(clipping=GroupBatchNorm(clip, size), name="group_batchnorm", noisy=False)
 
 
-@named("004, Table 1")
+@method("004, Table 1")
 def direction_only(clip: float = 1.0) -> Method:
     """``|gbar| / |g| g``: the true gradient's direction with the clipped one's length."""
     return _Recombined("direction_only", (), Flat(clip), noisy=False)
 
 
-@named("004, Table 1")
+@method("004, Table 1")
 def magnitude_only(clip: float = 1.0) -> Method:
     """``|g| / |gbar| gbar``: the true gradient's length with the clipped one's direction."""
     return _Recombined("magnitude_only", (), Flat(clip), noisy=False)

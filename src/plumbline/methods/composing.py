@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, cast
 
-from plumbline.clipping import Clipping
-from plumbline.evaluation import BatchClipping, Evaluation, RecordMomentum, Slot
-from plumbline.methods.method import Method
+from plumbline.clipping import CLIPPINGS, Clipping
+from plumbline.evaluation import EVALUATIONS, BatchClipping, Evaluation, RecordMomentum, Slot
+from plumbline.methods.base import Method
+from plumbline.methods.registry import method
+from plumbline.registry import Registry, UnknownPart, check_options
 
 _QUESTIONS: dict[Slot, str] = {
     "records": "what the model sees of a record",
@@ -15,16 +18,23 @@ _QUESTIONS: dict[Slot, str] = {
     "gradient": "what is done to a record's gradient before it is clipped",
     "update": "what becomes of the released gradient",
 }
+Part = TypeVar("Part", Clipping, Evaluation)
+Plain = str | Mapping[str, Any]
+"""A part by name or reference, or as a mapping of its ``name`` and its settings."""
 
 
+@method("your own parts", lambda: {"clipping": {"name": "Flat", "clip": 1.0}, "name": "compose"})
 def compose(
     *,
-    evaluation: Evaluation | Sequence[Evaluation] = (),
-    clipping: Clipping,
+    evaluation: Evaluation | Plain | Sequence[Evaluation | Plain] = (),
+    clipping: Clipping | Plain,
     name: str | None = None,
     noisy: bool = True,
 ) -> Method:
     """A method from its parts, such as BAM with Global-Adapt on eight views of each record.
+
+    A part is an object, or plain values that say the same: its name (``"Bam"``), where it is
+    (``"my.rules:Soft"``), or either with settings (``{"name": "my.rules:Soft", "clip": 0.5}``).
 
     Args:
         evaluation: Rules from ``plumbline.evaluation``, in any order; none for the ordinary
@@ -36,18 +46,10 @@ def compose(
     Raises:
         ValueError: If the combination has no meaning, with the reason.
     """
-    rules = tuple(evaluation) if isinstance(evaluation, Sequence) else (evaluation,)
-    for rule in rules:
-        if not isinstance(rule, Evaluation):
-            raise TypeError(
-                f"evaluation has {rule!r}, which is not a rule of evaluation. Give instances of "
-                "the classes in plumbline.evaluation, such as Bam(radius=0.02)."
-            )
-    if not isinstance(clipping, Clipping):
-        raise TypeError(
-            f"clipping is {clipping!r}, which is not a clipping. Give an instance of a class in "
-            "plumbline.clipping, such as Flat(1.0)."
-        )
+    if isinstance(evaluation, str) or not isinstance(evaluation, Sequence):
+        evaluation = [evaluation]
+    rules = tuple(_part(one, EVALUATIONS, Evaluation, "Bam(radius=0.02)") for one in evaluation)
+    clipping = _part(clipping, CLIPPINGS, Clipping, "Flat(1.0)")
     if noisy and math.isinf(clipping.sensitivity):
         raise ValueError(
             f"{type(clipping).__name__} does not bound what a record can do: no noise covers it. "
@@ -59,6 +61,29 @@ def compose(
     rules = tuple(sorted(rules, key=lambda rule: order.index(rule.slot)))
     label = name or " + ".join(type(part).__name__ for part in (*rules, clipping))
     return Method(name=label, evaluation=rules, clipping=clipping, noisy=noisy)
+
+
+def _part(given: Any, registry: Registry[type[Part]], base: type[Any], such: str) -> Part:
+    """A part from what stands for it."""
+    if isinstance(given, base):
+        return cast(Part, given)
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
+        raise TypeError(
+            f"{given!r} is not a {registry.kind}. Give an instance of a class, such as {such}, or "
+            'its name with its settings, such as {"name": "package.module:Class", ...}.'
+        )
+    reference = given["name"]
+    settings = {name: value for name, value in given.items() if name != "name"}
+    found = registry.find(reference)
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise UnknownPart(
+            f"The {registry.kind} {reference!r} cannot be used: it is {found!r}, and not a "
+            f"subclass of {base.__module__}.{base.__name__}."
+        )
+    check_options(f"The {registry.kind} {reference!r}", found, settings)
+    return cast(Part, found(**settings))
 
 
 def _refuse_two_answers(rules: Sequence[Evaluation]) -> None:

@@ -33,14 +33,14 @@ from plumbline.gradients.random_state import RandomState
 from plumbline.gradients.shifted import Shifted
 from plumbline.gradients.summed_hessian import only_linear, summed_hvp
 from plumbline.mechanism.release import Query
-from plumbline.methods.method import GRADIENT, Method
-from plumbline.methods.registry import named
+from plumbline.methods.base import GRADIENT, Method
+from plumbline.methods.registry import method
 
 _LIMIT = 32  # records at once, where Hessian products take memory for each
 _FEW = 4  # records that show which kind of network it is
 
 
-@named("004, Alg. 4 (Tran et al. 2021)")
+@method("004, Alg. 4 (Tran et al. 2021)")
 def fairlens(
     clip: float = 1.0, groups: Sequence[int] = (0, 1), weights: tuple[float, float] = (1.0, 1.0)
 ) -> Method:

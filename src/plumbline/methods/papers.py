@@ -39,37 +39,36 @@ from plumbline.evaluation import (
 from plumbline.evaluation.bias_aware import Radius
 from plumbline.evaluation.seen import Field
 from plumbline.evaluation.views import Augment
+from plumbline.methods.base import Method
 from plumbline.methods.composing import compose
-from plumbline.methods.method import Method
-from plumbline.methods.registry import named
-from plumbline.methods.spaces import Between, LogBetween, OneOf
+from plumbline.methods.registry import method
 
 
-@named("Abadi et al. 2016, Alg. 1")
+@method("Abadi et al. 2016, Alg. 1")
 def dpsgd(clip: float = 1.0) -> Method:
     """DP-SGD: flat clipping of the ordinary gradient."""
     return compose(clipping=Flat(clip), name="dpsgd")
 
 
-@named("003, Eq. 8")
+@method("003, Eq. 8")
 def normalised() -> Method:
     """Every gradient scaled to norm one."""
     return compose(clipping=Normalised(), name="normalised")
 
 
-@named("Bu et al. 2022, AUTO-S", clip=False, stability=LogBetween(0.001, 1))
+@method("Bu et al. 2022, AUTO-S", clip=False, search=Automatic.search)
 def automatic(clip: float = 1.0, stability: float = 0.01) -> Method:
     """Every gradient scaled to nearly ``clip``, short ones less."""
     return compose(clipping=Automatic(clip, stability), name="automatic")
 
 
-@named("per-layer clipping")
+@method("per-layer clipping")
 def per_layer(clip: float | Mapping[str, float] = 1.0) -> Method:
     """Every layer's gradient clipped by itself, with one bound for all or one for each."""
     return compose(clipping=PerLayer(clip), name="per_layer")
 
 
-@named("Andrew et al. 2021, Alg. 1", initial=LogBetween(0.03, 3), quantile=Between(0.2, 0.95))
+@method("Andrew et al. 2021, Alg. 1", search=QuantileAdaptive.search)
 def adaptive(
     initial: float = 1.0, quantile: float = 0.5, rate: float = 0.2, count_noise: float = 10.0
 ) -> Method:
@@ -78,13 +77,13 @@ def adaptive(
     return compose(clipping=clipping, name="adaptive")
 
 
-@named("004, Alg. 2 (Bu et al. 2021)", clip=False, bound=LogBetween(1, 100))
+@method("004, Alg. 2 (Bu et al. 2021)", clip=False, search=Global.search)
 def global_scaling(clip: float = 1.0, bound: float = 50.0) -> Method:
     """DPSGD-Global: one factor for all records within the bound, the others dropped."""
     return compose(clipping=Global(clip, bound), name="global_scaling")
 
 
-@named("004, Alg. 2", clip=False, initial=LogBetween(1, 100), rate=LogBetween(0.03, 0.5))
+@method("004, Alg. 2", clip=False, search=GlobalAdapt.search)
 def global_adapt(
     clip: float = 1.0,
     initial: float = 50.0,
@@ -97,7 +96,7 @@ def global_adapt(
     return compose(clipping=clipping, name="global_adapt")
 
 
-@named("004, Alg. 3 (Xu et al. 2021)")
+@method("004, Alg. 3 (Xu et al. 2021)")
 def dpsgd_f(
     clip: float = 1.0,
     groups: Sequence[int] = (0, 1),
@@ -108,7 +107,7 @@ def dpsgd_f(
     return compose(clipping=PerGroup(clip, groups, count_ratio, form), name="dpsgd_f")
 
 
-@named("002, Alg. 1", radius=LogBetween(0.003, 0.5))
+@method("002, Alg. 1", search=DpSam.search)
 def dp_sam(
     clip: float = 0.1, radius: float = 0.05, accounting: Literal["exact", "paper"] = "exact"
 ) -> Method:
@@ -128,32 +127,35 @@ def dp_sam(
     return method
 
 
-@named("002, Alg. 2", radius=LogBetween(0.003, 0.5))
+@method("002, Alg. 2", search=DpSat.search)
 def dp_sat(clip: float = 0.1, radius: float = 0.05, as_released: bool = False) -> Method:
     """DP-SAT: uphill along the previous released gradient, at no further cost."""
     return compose(evaluation=DpSat(radius, as_released), clipping=Flat(clip), name="dp_sat")
 
 
-@named("002, Eq. 15", radius=LogBetween(0.03, 5))
+@method("002, Eq. 15", search=DpSatMomentum.search)
 def dp_sat_momentum(clip: float = 0.1, radius: float = 0.5, decay: float = 0.9) -> Method:
     """DP-SAT along a decayed sum of all released gradients."""
     rule = DpSatMomentum(radius=radius, decay=decay)
     return compose(evaluation=rule, clipping=Flat(clip), name="dp_sat_momentum")
 
 
-@named("000, Eq. 14", radius=LogBetween(0.001, 0.2))
+@method("000, Eq. 14", search=Bam.search)
 def bam(clip: float = 1.0, radius: Radius = 0.02) -> Method:
     """BAM: each record's gradient at its own weights, moved up its own gradient."""
     return compose(evaluation=Bam(radius), clipping=Flat(clip), name="bam")
 
 
-@named("000, Eq. 13", radius=LogBetween(0.001, 0.2))
+@method("000, Eq. 13", search=BamExact.search)
 def bam_exact(clip: float = 1.0, radius: Radius = 0.02) -> Method:
     """BAM with the exact Hessian-vector product of each record."""
     return compose(evaluation=BamExact(radius), clipping=Flat(clip), name="bam_exact")
 
 
-@named("003, Alg. 2, Eq. 13 and 14", inner=Between(0.01, 0.5), outer=Between(0.0, 0.95))
+@method(
+    "003, Alg. 2, Eq. 13 and 14",
+    search={"inner": InnerMomentum.search["decay"], "outer": OuterMomentum.search["decay"]},
+)
 def inner_outer(
     clip: float | None = 5.0, length: int = 2, inner: float = 0.08, outer: float = 0.9
 ) -> Method:
@@ -170,7 +172,7 @@ def inner_outer(
     return compose(evaluation=rules, clipping=clipping, name="inner_outer")
 
 
-@named("003, Alg. 1", rate=LogBetween(0.01, 1))
+@method("003, Alg. 1", search=RecordMomentum.search)
 def dp_gd_momentum(rate: float = 0.1, clip: float | None = None) -> Method:
     """DP-GD with a momentum for every record, for full batches of few records.
 
@@ -182,7 +184,7 @@ def dp_gd_momentum(rate: float = 0.1, clip: float | None = None) -> Method:
     return compose(evaluation=RecordMomentum(rate), clipping=clipping, name="dp_gd_momentum")
 
 
-@named("De et al. 2022; 003, section 6")
+@method("De et al. 2022; 003, section 6")
 def self_augmented(
     clip: float = 1.0, views: int = 8, augment: Augment | None = None, inputs: Field = 0
 ) -> Method:
@@ -199,7 +201,7 @@ def self_augmented(
     return compose(evaluation=rule, clipping=Flat(clip), name="self_augmented")
 
 
-@named("003, Alg. 3", example=lambda: {"public": torch.zeros(4, 1)})
+@method("003, Alg. 3", example=lambda: {"public": torch.zeros(4, 1)})
 def batch_clipping(
     public: Tensor, companions: int = 3, clip: float | None = None, inputs: Field = 0
 ) -> Method:
@@ -216,13 +218,13 @@ def batch_clipping(
     return compose(evaluation=rule, clipping=clipping, name="batch_clipping")
 
 
-@named("001, Eq. 11", scale=LogBetween(0.1, 10))
+@method("001, Eq. 11", search=PreClipNoise.search)
 def pre_clip_noise(clip: float = 1.0, scale: float = 5.0) -> Method:
     """Gaussian noise on each record's gradient before it is clipped, against clipping's bias."""
     return compose(evaluation=PreClipNoise(scale), clipping=Flat(clip), name="pre_clip_noise")
 
 
-@named("003, section 3.3", size=OneOf((2, 4, 8, 16)))
+@method("003, section 3.3", search=Averaged.search)
 def averaged(clip: float = 1.0, size: int = 4) -> Method:
     """Averages over buckets of about ``size`` records, clipped: sensitivity twice the bound."""
     return compose(clipping=Averaged(clip, size), name="averaged")

@@ -1,15 +1,12 @@
-"""The papers' networks, built by name: ``build("dpnas-cifar")``.
+"""The papers' networks, built by name, ``build("dpnas-cifar")``, and your own (``@model``).
 
 Every file of this folder is imported, and registers its networks when it is; what needs more than
 torch imports it where a network is built.
 """
 
-import importlib
-import pkgutil
+from plumbline.models.registry import MODELS, accepts, build, model
+from plumbline.registry import import_files
 
-from plumbline.models.registry import MODELS, accepts, build
+__all__ = ["MODELS", "accepts", "build", "model"]
 
-__all__ = ["MODELS", "accepts", "build"]
-
-for _file in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_file.name}")
+import_files(__name__, __path__)

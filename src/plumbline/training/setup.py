@@ -22,7 +22,7 @@ from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.random_source import RandomSource
 from plumbline.mechanism.release import StepRelease
-from plumbline.methods.method import Method
+from plumbline.methods.base import Method
 from plumbline.sampling import PoissonSampler, UserSampler, group_by_user
 from plumbline.training.losses import BatchLoss, Loss, per_record
 from plumbline.training.public import PublicData

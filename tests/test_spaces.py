@@ -2,9 +2,8 @@
 
 import pytest
 
-from plumbline.methods import REGISTRY
-from plumbline.methods.registry import named
-from plumbline.methods.spaces import Between, LogBetween, OneOf
+from plumbline.methods import METHODS, method
+from plumbline.spaces import Between, LogBetween, OneOf
 
 
 def test_places() -> None:
@@ -18,7 +17,7 @@ def test_a_space_of_logarithms_must_be_positive() -> None:
         LogBetween(0.0, 1.0)
 
 
-@pytest.mark.parametrize("entry", REGISTRY.values(), ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", METHODS.values(), ids=lambda entry: entry.name)
 @pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
 def test_every_corner_of_a_space_makes_a_method(entry: object, place: float) -> None:
     values = {name: space.at(place) for name, space in entry.search.items()}  # type: ignore[attr-defined]
@@ -28,10 +27,10 @@ def test_every_corner_of_a_space_makes_a_method(entry: object, place: float) -> 
 
 def test_a_space_for_a_setting_that_is_not_there_is_refused() -> None:
     with pytest.raises(TypeError, match="has no setting radius"):
-        named("nowhere", radius=Between(0, 1))(lambda clip: None)  # type: ignore[arg-type,return-value]
+        method("nowhere", search={"radius": Between(0, 1)})(lambda clip: None)  # type: ignore[arg-type,return-value]
 
 
 def test_a_bound_that_only_scales_is_not_tuned() -> None:
-    assert REGISTRY["dpsgd"].clips
-    assert not REGISTRY["global_adapt"].clips  # the learning rate does the same
-    assert not REGISTRY["nonprivate"].clips  # it has none
+    assert METHODS["dpsgd"].clips
+    assert not METHODS["global_adapt"].clips  # the learning rate does the same
+    assert not METHODS["nonprivate"].clips  # it has none

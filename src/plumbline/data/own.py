@@ -1,0 +1,203 @@
+"""Your own data as a data set: tensors and torch data sets (``as_splits``).
+
+Tensors are held in memory. Records of a torch data set stay where they are and
+are read when a batch needs them; only their targets and groups are read at once. What is not
+declared (classes, groups) is taken from the records, and the privacy statement says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import TensorDataset, default_collate
+
+from plumbline.data.base import Constant, Split, Splits
+from plumbline.data.encoding import split
+
+Groups = Sequence[int] | Tensor
+
+
+def as_splits(
+    data: Any,
+    *,
+    test: Any = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    classes: Sequence[object] | None = None,
+    groups: Sequence[object] | None = None,
+    name: str = "own",
+) -> Splits:
+    """Data in one of the usual forms as a training and a test part.
+
+    Args:
+        data: ``Splits``, which are returned as they are; tensors or arrays ``(x, y)`` or
+            ``(x, y, groups)``; or a map-style torch data set of such records. Or a pair of these:
+            the training and the test part. (Of a DataFrame, ``table`` makes a data set.)
+        test: The test part, in the form of ``data``; by default a share is split off.
+        test_fraction: The share of the records to split off.
+        seed: Decides which.
+        classes: The classes' names, by value of y; by default those of the training records.
+        groups: The same for the groups.
+        name: The data set's name.
+    """
+    if isinstance(data, Splits):
+        if test is not None:
+            raise ValueError("The data has a test part already; leave test= out.")
+        return data
+    if test is None and _is_pair(data):
+        data, test = data
+    train = _part(data)
+    if test is not None:
+        held_out = _part(test)
+    else:
+        generator = torch.Generator("cpu").manual_seed(seed)
+        order, later = split(len(train), test_fraction, generator)
+        train, held_out = train.select(order), train.select(later)
+    return _splits(name, train, held_out, classes, groups, ())
+
+
+def from_torch(
+    train: Any,
+    test: Any,
+    *,
+    classes: Sequence[str],
+    sensitive_features: tuple[Groups, Groups] | None = None,
+    groups: Sequence[str] | None = None,
+    constants: Sequence[Constant] = (),
+    name: str = "own",
+) -> Splits:
+    """Two torch data sets of (x, y) as the training and the test part.
+
+    Args:
+        train: A map-style data set: ``len(train)``, and ``train[k]`` gives (x, y).
+        test: The same for the test part.
+        classes: The classes' names, by value of y.
+        sensitive_features: The group of each training and of each test record.
+        groups: The groups' names, by value of ``sensitive_features``.
+        constants: What the data sets' own transforms use, and where it comes from. Whoever leaves
+            out a number that was computed from the training records makes the privacy statement
+            incomplete.
+        name: The data set's name.
+    """
+    own = (None, None) if sensitive_features is None else sensitive_features
+    parts = [_part(data, features) for data, features in zip((train, test), own, strict=True)]
+    return _splits(name, parts[0], parts[1], classes, groups, constants)
+
+
+class Wrapped:
+    """The x of a torch data set's records, read when they are asked for."""
+
+    def __init__(self, data: Any, order: Tensor | None = None) -> None:
+        self._data = data
+        self._order = torch.arange(len(data)) if order is None else order
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, index: Tensor) -> Any:
+        """Records ``index`` (``[R]``), collated as torch's data loader does."""
+        numbers = self._order[index].tolist()
+        if not numbers:
+            return default_collate([self._data[0][0]])[:0]
+        return default_collate([self._data[number][0] for number in numbers])
+
+    def select(self, index: Tensor) -> Wrapped:
+        """These records only."""
+        return Wrapped(self._data, self._order[index])
+
+
+def _splits(
+    name: str,
+    train: Split,
+    test: Split,
+    classes: Sequence[object] | None,
+    groups: Sequence[object] | None,
+    constants: Sequence[Constant],
+) -> Splits:
+    """The data set, once its values are found to be among the declared ones."""
+    own = list(constants)
+    class_names = _names("classes", "y", train.y, test.y, classes)
+    if classes is None:
+        own.append(Constant("the number of classes", "training"))
+    group_names: tuple[str, ...] = ()
+    if (train.sensitive_features is None) != (test.sensitive_features is None):
+        raise ValueError("One of the training and the test part has groups; both must, or neither.")
+    if train.sensitive_features is not None and test.sensitive_features is not None:
+        features = train.sensitive_features, test.sensitive_features
+        group_names = _names("groups", "sensitive_features", *features, groups)
+        if groups is None:
+            own.append(Constant("the number of groups", "training"))
+    return Splits(name, train, test, class_names, group_names, tuple(own))
+
+
+def _names(
+    kind: str, what: str, train: Tensor, test: Tensor, given: Sequence[object] | None
+) -> tuple[str, ...]:
+    """The names of classes or groups; the values must be their places."""
+    count = int(train.max()) + 1 if given is None and len(train) else len(given or ())
+    for values in (train, test):
+        if len(values) and not 0 <= int(values.min()) <= int(values.max()) < count:
+            raise ValueError(
+                f"{what} lies between {int(values.min())} and {int(values.max())}; with {count} "
+                f"{kind} each record must have a number from 0 to {count - 1}."
+            )
+    return tuple(map(str, range(count) if given is None else given))
+
+
+def _is_pair(data: Any) -> bool:
+    """Whether this is (train, test) rather than (x, y)."""
+    return (
+        isinstance(data, tuple | list)
+        and len(data) == 2
+        and not any(isinstance(one, Tensor | np.ndarray) for one in data)
+    )
+
+
+def _part(data: Any, features: Groups | None = None) -> Split:
+    if isinstance(data, Split):
+        return data
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, tuple | list) and all(isinstance(x, Tensor | np.ndarray) for x in data):
+        if len(data) not in (2, 3):
+            raise ValueError(f"There are {len(data)} tensors; give (x, y) or (x, y, groups).")
+        x, y, *third = (torch.as_tensor(one) for one in data)
+        rows: Tensor | Wrapped = x.float() if x.dtype == torch.float64 else x
+    else:
+        y, *third = _read(data)
+        rows = Wrapped(data)
+    if features is not None:
+        third = [torch.as_tensor(features)]
+    return Split(rows, _whole("y", y), _whole("sensitive_features", third[0]) if third else None)
+
+
+def _read(data: Any) -> tuple[Tensor, ...]:
+    """The y of a torch data set's records, and their groups if they have any, ``[n]`` each."""
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise TypeError(
+            f"Data of type {type(data).__name__} has no length or cannot be asked for a record by "
+            "number. Give tensors (x, y), a map-style torch data set or a table."
+        )
+    given = getattr(data, "targets", None)  # torchvision's
+    if given is not None and len(given) == len(data):
+        return (torch.as_tensor(given),)
+    records = [tuple(data[number][1:]) for number in range(len(data))]
+    if {len(one) for one in records} not in ({1}, {2}):
+        raise ValueError("There must be records, each of them (x, y) or each (x, y, group).")
+    columns = zip(*records, strict=True)
+    return tuple(torch.tensor([float(one) for one in values]) for values in columns)
+
+
+def _whole(what: str, values: Tensor) -> Tensor:
+    """Classes or groups as numbers, ``[n]`` of int64."""
+    whole = values.long()
+    if whole.dim() != 1 or not torch.equal(whole.to(values), values):
+        raise ValueError(
+            f"{what} has the shape {list(values.shape)} and the type {values.dtype}; it must be "
+            "one whole number per record, the class or group from 0 on."
+        )
+    return whole

@@ -1,0 +1,89 @@
+"""Losses and optimizers by name or reference.
+
+A loss is a function of output and target that gives one loss per record. An optimizer is a class of
+``torch.optim``'s kind, or a function of the parameters that makes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import Tensor, nn, optim
+from torch.nn import functional
+
+from plumbline.registry import Registry, UnknownPart, options_of
+
+Loss = Callable[..., Tensor]
+OwnLoss = TypeVar("OwnLoss", bound=Loss)
+OptimizerMaker = Callable[..., optim.Optimizer]
+OwnOptimizer = TypeVar("OwnOptimizer", bound=OptimizerMaker)
+
+LOSSES: Registry[Loss] = Registry("loss")
+OPTIMIZERS: Registry[OptimizerMaker] = Registry("optimizer")
+
+
+def loss(function: OwnLoss) -> OwnLoss:
+    """Registers a loss under the name of its function."""
+    LOSSES.add(function.__name__, function)
+    return function
+
+
+def optimizer(make: OwnOptimizer) -> OwnOptimizer:
+    """Registers an optimizer under the name of its class or function, in lower case."""
+    OPTIMIZERS.add(make.__name__.lower(), make)
+    return make
+
+
+LOSSES.add("cross_entropy", nn.CrossEntropyLoss(reduction="none"))
+for _kind in (optim.SGD, optim.Adam, optim.AdamW, optim.NAdam):
+    optimizer(_kind)
+
+
+@loss
+def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """Of one logit per record, ``[B]`` or ``[B, 1]``, with targets 0 and 1, ``[B]``."""
+    logits = output.reshape(target.shape)
+    return functional.binary_cross_entropy_with_logits(logits, target.to(output), reduction="none")
+
+
+@loss
+def mse(output: Tensor, target: Tensor) -> Tensor:
+    """The squared error; of classes, ``[B]``, that to their one-hot rows, ``[B, classes]``."""
+    if target.dim() < output.dim() and output.shape[-1] > 1:
+        target = functional.one_hot(target, output.shape[-1])
+    errors = (output.reshape(target.shape) - target).square()
+    return errors.flatten(1).mean(1) if errors.dim() > 1 else errors
+
+
+def find_loss(reference: str) -> Loss:
+    """A loss by name, or by reference to a function, a module, or a class such as torch's.
+
+    Raises:
+        UnknownPart: With the nearest name, or what is wrong with the reference.
+    """
+    found: Any = LOSSES.find(reference)
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        reduces = "reduction" in options_of(found)
+        found = found(reduction="none") if reduces else found()
+    return _callable(found, reference, "loss", "a function of output and target")
+
+
+def find_optimizer(reference: str) -> OptimizerMaker:
+    """An optimizer by name, or by reference to a class or to a function of the parameters.
+
+    Raises:
+        UnknownPart: With the nearest name, or what is wrong with the reference.
+    """
+    found = OPTIMIZERS.find(reference)
+    return _callable(found, reference, "optimizer", "a subclass of torch.optim.Optimizer")
+
+
+def _callable(found: Any, reference: str, kind: str, such: str) -> Callable[..., Any]:
+    if not callable(found):
+        raise UnknownPart(
+            f"The {kind} {reference!r} cannot be used: it is of type {type(found).__name__}. Name "
+            f"{such}."
+        )
+    made: Callable[..., Any] = found
+    return made
