@@ -6,7 +6,7 @@ group. None of them proves privacy: they find what is wrong, and how near an att
 """
 
 from plumbline.auditing.canary import Canary
-from plumbline.auditing.membership import MEASURES, Attack, Membership, membership
+from plumbline.auditing.membership import MEASURES, Attack, Interval, Membership, membership
 from plumbline.auditing.one_run import RunAudit, audit_run
 from plumbline.auditing.step import STATISTICS, AuditFinding, StepAudit, audit_step, audited
 from plumbline.auditing.watched import AuditError
@@ -18,6 +18,7 @@ __all__ = [
     "AuditError",
     "AuditFinding",
     "Canary",
+    "Interval",
     "Membership",
     "RunAudit",
     "StepAudit",

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from plumbline.fairness.evaluating import GroupReport, evaluate
+from plumbline.fairness.evaluating import NOT_COVERED, GroupReport, evaluate
 from plumbline.fairness.gaps import Gap, gap_of, judged_of, too_small_of, worst_of
 from plumbline.fairness.groups import MINIMUM_SIZE, Names, SensitiveFeatures
 from plumbline.fairness.metrics import ACCURACY, LOSS
 from plumbline.fairness.outcomes import Outcomes
-from plumbline.fairness.results import NOT_COVERED, Number, Undefined, to_json
 from plumbline.fairness.seeds import Estimate, common_sizes, estimate
+from plumbline.results import Number, Undefined, to_json
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,12 @@ from plumbline.fairness.metrics import (
     Task,
 )
 from plumbline.fairness.outcomes import Outcomes
-from plumbline.fairness.results import EMPTY, NOT_COVERED, Number, Undefined, to_json
+from plumbline.results import Number, Undefined, to_json
+
+NOT_COVERED = "computed from the test records without noise: not covered by epsilon"
+"""Say this wherever fairness numbers are shown: epsilon covers the training records only."""
+
+EMPTY = Undefined("the group has no records")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 from plumbline.fairness.evaluating import GroupReport
 from plumbline.fairness.gaps import too_small_of
-from plumbline.fairness.results import Number, Undefined
+from plumbline.results import Number, Undefined
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import wilcoxon
 
 from plumbline.fairness.outcomes import Floats
-from plumbline.fairness.results import Number, Undefined
+from plumbline.results import Number, Undefined
 
 
 @dataclass(frozen=True)
