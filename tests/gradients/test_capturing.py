@@ -945,7 +945,7 @@ class TestAt:
             torch.testing.assert_close(found[name], rows, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["to_json", "parametrised", "raw", "attention"])
+@pytest.mark.parametrize("kind", ["plain", "parametrised", "raw", "attention"])
 def test_gradients_die_with_their_last_reference(kind: str) -> None:
     """A cycle would keep every step's memory until the garbage collector happens to run."""
 
@@ -959,7 +959,7 @@ def test_gradients_die_with_their_last_reference(kind: str) -> None:
             return self.layer(x * self.scale)
 
     models = {
-        "to_json": lambda: nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)),
+        "plain": lambda: nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)),
         "parametrised": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)),
         "raw": Raw,
         "attention": lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True),

@@ -37,7 +37,7 @@ def _not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     In a batch where every record's gradient cancels, two float32 gradients differ by rounding.
     """
     monkeypatch.setattr(
-        "plumbline.gradients.checking.Probe.difference", lambda *args, **named: None
+        "plumbline.gradients.checking.AutogradCheck.difference", lambda *args, **named: None
     )
 
 

@@ -194,7 +194,7 @@ def test_a_model_is_as_before(kind: str) -> None:
         assert torch.equal(value, state[name]), name
 
 
-@pytest.mark.parametrize("perturbed", [False, True], ids=["to_json", "perturbed"])
+@pytest.mark.parametrize("perturbed", [False, True], ids=["plain", "perturbed"])
 def test_groups_that_do_mix_are_refused(kind: str, perturbed: bool) -> None:
     """BatchNorm took other rows together than it is said: the records' losses are not theirs."""
     case = Case(kind, INDEX)

@@ -142,7 +142,7 @@ def test_the_ordinary_gradient_is_a_rule_too() -> None:
     for rules in ((), Plain()):
         model = network()
         method = pl.methods.compose(
-            evaluation=rules, clipping=Flat(CLIP), name="to_json", noisy=False
+            evaluation=rules, clipping=Flat(CLIP), name="plain", noisy=False
         )
         private = make(model, method)
         for batch in private:

@@ -151,7 +151,7 @@ def test_keys_and_values_of_other_widths(bias: bool, weights: bool, precision: P
 
 @PRECISIONS
 @WEIGHTS
-@pytest.mark.parametrize("extra", [False, True], ids=["to_json", "keys added"])
+@pytest.mark.parametrize("extra", [False, True], ids=["plain", "keys added"])
 @pytest.mark.parametrize("kind", ["padding", "causal", "each head", "both"])
 @pytest.mark.parametrize("boolean", [True, False], ids=["boolean", "added"])
 def test_masks(boolean: bool, kind: str, extra: bool, weights: bool, precision: Precision) -> None:

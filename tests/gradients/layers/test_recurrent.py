@@ -43,7 +43,7 @@ BATCH_FIRST = pytest.mark.parametrize(
 OPTIONS = pytest.mark.parametrize(
     "options",
     [{}, {"bias": False}, {"bidirectional": True}, {"num_layers": 2, "bidirectional": True}],
-    ids=lambda options: ", ".join(options) or "to_json",
+    ids=lambda options: ", ".join(options) or "plain",
 )
 
 
