@@ -1,7 +1,7 @@
 """The papers' data sets by name, ``load("adult")``, and your own: tables, images, torch data sets.
 
-Each says where the numbers of its preprocessing come from, so that the privacy statement can repeat
-it (``Splits.not_covered``). A file registers its data sets when it is imported.
+Each data set says where the numbers of its preprocessing come from, so that the privacy statement
+can repeat it (``Splits.not_covered``). A file registers its data sets when it is imported.
 """
 
 from plumbline.data import (  # noqa: F401
