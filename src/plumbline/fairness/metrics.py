@@ -28,12 +28,12 @@ FALSE_POSITIVE_RATE = "false positive rate"
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is the same for all groups: taken from all records, never from one group's.
+    """What is the same for all groups: taken from all records, never from one group.
 
     Attributes:
         classes: The classes of the labels, sorted.
         positive: The positive class.
-        not_binary: Why there is no positive class, if so.
+        not_binary: Why there is no positive class, or None if there is one.
     """
 
     classes: Integers
@@ -42,7 +42,7 @@ class Task:
 
     @classmethod
     def of(cls, outcomes: Outcomes, positive: int = 1) -> Task:
-        """The task that the outcomes of all records show."""
+        """The task, from the outcomes of all records."""
         classes = np.unique(outcomes.labels)
         seen = np.union1d(classes, outcomes.predictions)
         why = None
