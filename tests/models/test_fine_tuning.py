@@ -534,7 +534,7 @@ def test_weights_that_are_new_beside_the_last_layer_are_named(tmp_path: Path) ->
     transformers.utils.logging.disable_progress_bar()
     without_pooler.save_pretrained(tmp_path)
     transformers.utils.logging.enable_progress_bar()
-    with pytest.warns(UserWarning, match=r"no weights for 'bert\.pooler\.dense\.bias' \(2 beside"):
+    with pytest.warns(UserWarning, match=r"no weights for 'bert\.pooler\.dense\.bias' \(2 besides"):
         load(tmp_path, task="text", classes=CLASSES)
 
 

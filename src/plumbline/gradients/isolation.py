@@ -46,13 +46,13 @@ def check_isolation(model: nn.Module, losses: Callable[[Any], Tensor], batch: An
         CaptureError: If the batch has no tensors that can be changed.
     """
     few = _few(batch)
-    told = False
+    conclusive = False
     with _untouched(model) as held, torch.no_grad():
-        for beside in (False, True):
-            if beside:
+        for nudged in (False, True):
+            if nudged:
                 _step_aside(model)
             before, calls = _run(model, losses, few)
-            if not beside:
+            if not nudged:
                 _refuse_changes(model, held)
             for changed in _Changed:
                 other = tree_map(changed.other, few)
@@ -61,8 +61,8 @@ def check_isolation(model: nn.Module, losses: Callable[[Any], Tensor], batch: An
                     return True  # the capture itself explains what is wrong with these losses
                 if changed.moved(before, after):
                     raise RecordsMixError(_mixing(_culprit(model, changed, calls, others)))
-                told |= _differ(few, other)
-    return told
+                conclusive |= _differ(few, other)
+    return conclusive
 
 
 class _Changed(Enum):

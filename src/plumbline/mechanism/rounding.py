@@ -23,7 +23,7 @@ def rounded_down(value: float, digits: int = 3, infinite: str = "inf") -> str:
 
 def up_to_places(value: float, places: int) -> str:
     """At least `value`, with `places` digits after the point, for a line that is updated."""
-    return _quantized(value, places, ROUND_CEILING)
+    return _quantised(value, places, ROUND_CEILING)
 
 
 def _rounded(value: float, digits: int, infinite: str, way: str) -> str:
@@ -31,8 +31,8 @@ def _rounded(value: float, digits: int, infinite: str, way: str) -> str:
         return "0"
     if math.isinf(value):
         return infinite
-    return _quantized(value, max(0, digits - 1 - math.floor(math.log10(value))), way)
+    return _quantised(value, max(0, digits - 1 - math.floor(math.log10(value))), way)
 
 
-def _quantized(value: float, places: int, way: str) -> str:
+def _quantised(value: float, places: int, way: str) -> str:
     return f"{Decimal(repr(value)).quantize(Decimal(1).scaleb(-places), way, _EXACT):,f}"

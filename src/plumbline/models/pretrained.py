@@ -153,7 +153,7 @@ def _warn_of_new_weights(network: nn.Module, report: Mapping[str, Any], where: s
     strange = sorted(name for name in fresh if not name.startswith(heads))
     if strange:
         warnings.warn(
-            f"{where} has no weights for {strange[0]!r} ({len(strange)} beside the last layer): "
+            f"{where} has no weights for {strange[0]!r} ({len(strange)} besides the last layer): "
             "they are random, and not pretrained. Train them too (tune='full'), or load a network "
             "of the kind that was stored.",
             stacklevel=4,
