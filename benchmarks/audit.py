@@ -156,7 +156,7 @@ def adult(quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-PARTS = {"to_json": plain_gaussian, "methods": methods, "bugs": bugs, "adult": adult}
+PARTS = {"plain": plain_gaussian, "methods": methods, "bugs": bugs, "adult": adult}
 
 
 def _row(name: str, found: StepAudit) -> dict[str, Any]:
@@ -283,7 +283,7 @@ def _adult_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 TABLES = {
-    "to_json": _plain_table,
+    "plain": _plain_table,
     "methods": _methods_table,
     "bugs": _bugs_table,
     "adult": _adult_table,

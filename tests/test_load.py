@@ -6,9 +6,9 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+from plumbline.cli.own_table import read_own_table
 
 from benchmarks.load import BYTES_MARK, FEATURES, RECORDS, train, write_ledger, write_table
-from plumbline.cli.own_table import read_own_table
 from plumbline.data import table_files
 from plumbline.mechanism.ledger import Ledger
 

@@ -33,6 +33,10 @@ class Result:
         (Undefined("no records"), '"undefined: no records"'),
         ({1: (math.inf, None)}, '{"1": ["inf", null]}'),
         (Result(math.inf, [2.0]), '{"epsilon": "inf", "values": [2.0]}'),
+        (
+            [Result(1.0, {"a": Undefined("no")})],
+            '[{"epsilon": 1.0, "values": {"a": "undefined: no"}}]',
+        ),
     ],
 )
 def test_what_json_has_no_number_for_is_a_word(

@@ -1,7 +1,7 @@
 """Plumbline trains PyTorch models with differential privacy and shows what clipping does.
 
-Names are loaded when they are first used, so that reading a ledger does not wait for torch's
-optimizers and the accountants.
+Public names are imported when they are first used, so that reading a ledger does not wait for
+torch's optimizers and the accountants.
 """
 
 import importlib
@@ -9,39 +9,75 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0.dev0"
 
-if TYPE_CHECKING:
-    from plumbline import gradients, methods
-    from plumbline.mechanism.calibration import Budget
-    from plumbline.mechanism.ledger import Ledger
-    from plumbline.private_training import make_private
-    from plumbline.training import Private, PublicData, batch_loss, suggest_fixes
+if TYPE_CHECKING:  # what type checkers and editors read: the same names as in _MODULES
+    from plumbline import auditing as auditing
+    from plumbline import augmentations as augmentations
+    from plumbline import clipping as clipping
+    from plumbline import data as data
+    from plumbline import diagnostics as diagnostics
+    from plumbline import evaluation as evaluation
+    from plumbline import experiments as experiments
+    from plumbline import fairness as fairness
+    from plumbline import gradients as gradients
+    from plumbline import instruments as instruments
+    from plumbline import mechanism as mechanism
+    from plumbline import methods as methods
+    from plumbline import models as models
+    from plumbline import report as report
+    from plumbline.instruments import compare as compare
+    from plumbline.instruments import diagnose as diagnose
+    from plumbline.instruments import load as load
+    from plumbline.instruments import train as train
+    from plumbline.instruments import tune as tune
+    from plumbline.mechanism.calibration import Budget as Budget
+    from plumbline.mechanism.ledger import Ledger as Ledger
+    from plumbline.private_training import make_private as make_private
+    from plumbline.training import Private as Private
+    from plumbline.training import PublicData as PublicData
+    from plumbline.training import batch_loss as batch_loss
+    from plumbline.training import suggest_fixes as suggest_fixes
 
-__all__ = [
-    "Budget",
-    "Ledger",
-    "Private",
-    "PublicData",
-    "batch_loss",
-    "gradients",
-    "make_private",
-    "methods",
-    "suggest_fixes",
-]
-
-_WHERE = {
-    "Budget": "mechanism.calibration",
-    "Ledger": "mechanism.ledger",
-    "Private": "training",
-    "PublicData": "training",
-    "batch_loss": "training",
-    "make_private": "private_training",
-    "suggest_fixes": "training",
+_MODULES = {
+    "Budget": "plumbline.mechanism.calibration",
+    "Ledger": "plumbline.mechanism.ledger",
+    "Private": "plumbline.training",
+    "PublicData": "plumbline.training",
+    "auditing": "plumbline",
+    "augmentations": "plumbline",
+    "batch_loss": "plumbline.training",
+    "clipping": "plumbline",
+    "compare": "plumbline.instruments",
+    "data": "plumbline",
+    "diagnose": "plumbline.instruments",
+    "diagnostics": "plumbline",
+    "evaluation": "plumbline",
+    "experiments": "plumbline",
+    "fairness": "plumbline",
+    "gradients": "plumbline",
+    "instruments": "plumbline",
+    "load": "plumbline.instruments",
+    "make_private": "plumbline.private_training",
+    "mechanism": "plumbline",
+    "methods": "plumbline",
+    "models": "plumbline",
+    "report": "plumbline",
+    "suggest_fixes": "plumbline.training",
+    "train": "plumbline.instruments",
+    "tune": "plumbline.instruments",
 }
+"""The module that each public name is imported from. Add a name here and above."""
+
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(importlib.import_module(f"plumbline.{_WHERE[name]}"), name)
-    if name in __all__:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'plumbline' has no attribute {name!r}")
+    if module == __name__:
         return importlib.import_module(f"plumbline.{name}")
-    raise AttributeError(f"module 'plumbline' has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

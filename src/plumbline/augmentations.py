@@ -1,8 +1,8 @@
 """Random views of images: shifts with reflection and horizontal flips, for self-augmentation (De
 et al. 2022, "Unlocking High-Accuracy Differentially Private Image Classification").
 
-Every row takes its own draw from its own stream (``Draws``), so a record's view is a function of
-the record alone: the other records of a batch, and how the batch is cut, do not change it.
+Every row draws from its own stream (``Draws``), so a record's view depends on the record alone: the
+other records of a batch, and its chunking, do not change it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Augmentation(Protocol):
     """A random view of each row.
 
     Takes images ``[R, C, H, W]`` of any dtype, R possibly 0, and a stream for each row. Returns a
-    new tensor ``[R, C, H', W']`` of the same dtype; the images stay unchanged, the streams go on.
+    new tensor ``[R, C, H', W']`` of the same dtype; the images are unchanged, the streams advance.
     """
 
     def __call__(self, images: Tensor, draws: Draws, /) -> Tensor: ...
@@ -29,7 +29,7 @@ class Augmentation(Protocol):
 @dataclass(frozen=True)
 class Shift:
     """Shifts each row by up to ``pixels`` up or down and left or right, ``[R, C, H, W]`` to the
-    same shape; what moves in at an edge is the image's reflection (the edge itself not repeated).
+    same shape; the image's reflection moves in at an edge (the edge itself is not repeated).
 
     All ``(2 * pixels + 1) ** 2`` shifts are equally likely.
     """
@@ -84,9 +84,9 @@ class Flip:
 
 @dataclass(frozen=True, init=False)
 class Chain:
-    """One augmentation after the other, in the order given; the draws of each are its own.
+    """One augmentation after the other, in the order given, each with its own draws.
 
-    Without parts it copies.
+    Without parts it copies the images.
     """
 
     parts: tuple[Augmentation, ...]
@@ -111,12 +111,12 @@ class Chain:
 
 
 def _window(start: Tensor, size: int) -> Tensor:
-    """The ``size`` places from each start ``[R]`` on, ``[R, size]``."""
+    """The ``size`` positions from each start ``[R]``, ``[R, size]``."""
     return start[:, None] + torch.arange(size, device=start.device)
 
 
 def _reflected(places: Tensor, size: int) -> Tensor:
-    """Places up to ``size - 1`` beyond either edge, as the places inside that they mirror."""
+    """Maps positions up to ``size - 1`` beyond either edge to the ones inside that they mirror."""
     last = size - 1
     return last - (last - places.abs()).abs()
 
@@ -124,8 +124,8 @@ def _reflected(places: Tensor, size: int) -> Tensor:
 def _taken(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """The pixels of each row's own image rows ``[R, h]`` and columns ``[R, w]``, ``[R, C, h, w]``.
 
-    One gather, for all channels by the same index: faster than indexing a padded copy, which it
-    does not need, and it works for the dtypes that torch cannot pad by reflection (uint8).
+    One gather with the same index for all channels: faster than indexing a padded copy, and it
+    works for dtypes that torch cannot pad by reflection (uint8).
     """
     places = rows[:, :, None] * images.shape[3] + columns[:, None, :]
     index = places.flatten(1)[:, None, :].expand(-1, images.shape[1], -1)
@@ -133,11 +133,11 @@ def _taken(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def _sides(images: Tensor, draws: Draws) -> tuple[int, int]:
-    """H and W, of images that have one stream for each row."""
+    """H and W, after checking that there is one stream for each row."""
     if images.ndim != 4:
         raise ValueError(
             f"the images have shape {tuple(images.shape)}; augmentations work on [R, C, H, W]. "
-            "Unsqueeze what is missing: a single image is image[None], grey ones images[:, None]."
+            "Add the missing dimension: image[None] for one image, images[:, None] for grey ones."
         )
     if len(draws) != len(images):
         raise ValueError(

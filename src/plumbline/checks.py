@@ -1,4 +1,4 @@
-"""Checks of settings where they enter: what was given, and what is allowed."""
+"""Checks of settings; each error says what was given and what is allowed."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import math
 
 
 def check_positive(name: str, value: float) -> None:
-    """Refuses what is not a positive finite number."""
+    """Refuses anything but a positive finite number."""
     if not (_is_number(value) and value > 0):
         raise ValueError(f"{name} is {value!r}; it must be a positive finite number.")
 
 
 def check_not_negative(name: str, value: float) -> None:
-    """Refuses what is not a finite number of at least zero."""
+    """Refuses anything but a finite number of at least zero."""
     if not (_is_number(value) and value >= 0):
         raise ValueError(f"{name} is {value!r}; it must be a finite number, not negative.")
 
 
 def check_decay(name: str, value: float) -> None:
-    """Refuses what is not a number of at least zero and below one."""
+    """Refuses anything but a number of at least zero and below one."""
     if not (_is_number(value) and 0 <= value < 1):
         raise ValueError(f"{name} is {value!r}; it must be at least 0 and below 1.")
 
 
 def check_count(name: str, value: int) -> None:
-    """Refuses what is not a whole number of at least one."""
+    """Refuses anything but a whole number of at least one."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1.")
 

@@ -1,10 +1,10 @@
-"""Random numbers that belong to a record: views of it, buckets, perturbations of its gradient.
+"""Random numbers that belong to a record: for its views, buckets, gradient perturbations.
 
-A record's draws are a function of a key and of the record's own number, not of its place in a
-batch. So they are the same in every pass of a step and however the batch is cut into chunks, and
-one record more or less leaves the draws of all others as they are, which the sensitivity of
-everything computed from them rests on. They are not the noise that makes a release private:
-``mechanism`` draws that, from a cryptographic source.
+A record's draws depend on a key and on the record's own number, not on its position in a batch. So
+they are the same in every pass of a step and for any chunking of the batch, and adding or removing
+a record does not change the draws of the others; the sensitivity of everything computed from them
+relies on this. They are not the noise that makes a release private: ``mechanism`` draws that, from
+a cryptographic source.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Draws:
     """A stream of random numbers for each row, counter-based (SplitMix64) and vectorised.
 
     Args:
-        numbers: What tells the rows apart, ``[R]`` int64: equal numbers get equal draws.
+        numbers: Identify the rows, ``[R]`` int64: equal numbers get equal draws.
         key: Everything else that the draws depend on (the run's seed, the step, the purpose).
     """
 
@@ -36,7 +36,7 @@ class Draws:
 
     def uniform(self, *shape: int) -> Tensor:
         """``[R, *shape]`` float32 in [0, 1)."""
-        # 24 bits are what a float32 holds exactly.
+        # A float32 holds 24 bits exactly.
         return (self._bits(shape) >> 40 & 0xFFFFFF).to(torch.float32) / 2**24
 
     def integers(self, high: int, *shape: int) -> Tensor:
@@ -50,7 +50,7 @@ class Draws:
         return self._bits(()) & 0x7FFFFFFFFFFFFFFF
 
     def repeat(self, times: int) -> Draws:
-        """Streams for ``times`` rows of each row, ``[R * times]``, a row's own side by side."""
+        """Streams for ``times`` copies of each row, ``[R * times]``, a row's copies adjacent."""
         copy = Draws.__new__(Draws)
         number = torch.arange(times, device=self._streams.device)
         copy._streams = _mixed(self._streams[:, None] ^ _mixed(number)).flatten()
@@ -69,7 +69,7 @@ def _signed(value: int) -> int:
 
 
 def _mixed(bits: Tensor) -> Tensor:
-    """SplitMix64's finaliser; int64 products wrap, which is what it needs."""
+    """SplitMix64's finaliser; int64 products wrap, as it needs."""
     bits = bits + _signed(_GOLDEN)
     for shift, factor in _MIX:
         bits = (bits ^ (bits >> shift & (1 << 64 - shift) - 1)) * _signed(factor)

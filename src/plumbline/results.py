@@ -1,4 +1,4 @@
-"""Measured numbers that may not be there: the reason instead of NaN; results as plain values."""
+"""Numbers that may be undefined, with the reason instead of NaN; results as JSON values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Undefined:
-    """What a number is when it cannot be: the reason, in words."""
+    """Stands for a number that is not defined, and says why."""
 
     reason: str
 
@@ -24,8 +24,8 @@ Number = float | Undefined
 def to_json(value: Any) -> Any:
     """A result as JSON-able values: fields by name, undefined numbers as their reasons.
 
-    JSON has no infinity: an infinite epsilon is the text "inf", and what is no number "nan".
-    A class whose answers are not all fields says itself what it is, in a method ``to_json``.
+    JSON has no infinity or NaN: they become the texts "inf" and "nan". A class whose results are
+    not all fields defines its own method ``to_json``.
     """
     if isinstance(value, Undefined):
         return str(value)

@@ -5,10 +5,10 @@ stream `("sampling", t)` of its source is below a threshold. So every record has
 draw, keyed by (key, step, record id): neither the chunking nor the number of processes changes who
 takes part.
 
-Guarantee. The inclusion probability is `floor(rate * 2^64) / 2^64`, never above the rate that is
-accounted (and below it by less than 2^-64). `event()` is the event that was implemented, and a run
-whose plan accounts for another one does not start; a sampler without a private event returns None,
-and then there is nothing to account with.
+Guarantee. The inclusion probability is `floor(rate * 2^64) / 2^64`, never above the accounted rate
+(and below it by less than 2^-64). `event()` is the sampling that is implemented, and a run whose
+plan accounts for another one does not start; a sampler without a private event returns None, so
+nothing can be accounted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,16 +27,16 @@ __all__ = ["FixedSampler", "PoissonSampler", "UserSampler", "Users", "chunks", "
 
 
 class PoissonSampler:
-    """Draws every record independently with probability `rate`, anew in each step.
+    """Draws every record independently with probability `rate` in each step.
 
     Args:
-        records: how many records there are (users, when a user is the unit); public.
+        records: the number of records (users, if a user is the unit); public.
         rate: the sampling rate, in (0, 1].
-        source: where randomness comes from. A secure source is never stored: a resumed run goes on
+        source: the source of randomness. A secure source is never stored: a resumed run continues
             at the stored position under a new key.
 
     Attributes:
-        step: the position, which is the step that comes next.
+        step: the position: the next step.
     """
 
     def __init__(self, records: int, rate: float, source: RandomSource) -> None:
@@ -73,7 +73,7 @@ class PoissonSampler:
         return {"kind": "poisson", "step": self.step, "records": self.records, "rate": self.rate}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Moves to a stored position; refuses that of another sampler, naming the difference."""
+        """Moves to a stored position; refuses one of another sampler and names the difference."""
         _check_same(self.state_dict(), state)
         self.step = int(state["step"])
 
@@ -82,13 +82,13 @@ class FixedSampler:
     """Shuffled epochs of batches of one size, for runs without privacy.
 
     Its batches reveal who is in them (each record once per epoch), which Poisson accounting does
-    not cover: `event()` is None.
+    not cover, so `event()` is None.
 
     Args:
-        records: how many records there are.
-        batch_size: how many make a batch; the last one of an epoch may be smaller.
-        source: where the shuffling comes from.
-        domain: what the source's streams are for; two samplers of one source need two.
+        records: the number of records.
+        batch_size: the size of a batch; the last one of an epoch may be smaller.
+        source: the source of randomness.
+        domain: the purpose of the source's streams; two samplers of one source need different ones.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class FixedSampler:
         self.batch_size = batch_size
         self._source = source
         self._domain = domain
-        self._order: tuple[int, torch.Tensor] | None = None  # the last epoch shuffled
+        self._order: tuple[int, torch.Tensor] | None = None  # the last shuffled epoch
 
     @property
     def steps_per_epoch(self) -> int:
@@ -135,14 +135,14 @@ class Users:
     members: torch.Tensor
 
     def records_of(self, users: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the records of the given users and, for each, its user's place in `users`.
+        """Returns the records of the given users and, for each, its user's position in `users`.
 
         Args:
             users: user numbers, `[U]` int64.
 
         Returns:
-            Record indices `[R]`, user by user, and the group of each `[R]`, in 0 to U - 1: what
-            pooling each user's gradients needs.
+            Record indices `[R]`, user by user, and the group of each `[R]`, in 0 to U - 1, for
+            pooling each user's gradients.
         """
         first = self.offsets[users]
         sizes = self.offsets[users + 1] - first
@@ -179,7 +179,7 @@ class UserSampler(PoissonSampler):
     Args:
         user_ids: the user of each record, `[records]`; the number of users is treated as public.
         rate: the probability that a user takes part in a step.
-        source: where randomness comes from.
+        source: the source of randomness.
     """
 
     def __init__(
@@ -207,10 +207,10 @@ def chunks(
 
     Args:
         indices: the batch, `[R]`.
-        max_physical_batch: the most records to a chunk; None means one chunk.
+        max_physical_batch: the most records in a chunk; None means one chunk.
         groups: the group of each record, `[R]`, equal ones adjacent (as `Users.records_of` returns
-            them). Then no group is cut: pooling needs it whole, so a group that is larger than
-            `max_physical_batch` has a chunk to itself, beyond the limit.
+            them). Then no group is split, since pooling needs it whole: a group larger than
+            `max_physical_batch` gets a chunk of its own, above the limit.
     """
     if len(indices) == 0:
         return []
@@ -243,5 +243,5 @@ def _check_same(own: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
         raise ValueError(
             "the stored position belongs to another sampler: "
             + "; ".join(differences)
-            + ". Resume with the settings and the data set of the run that was stored"
+            + ". Resume with the settings and the data set of the stored run"
         )

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from plumbline.auditing import MEASURES, membership
-from plumbline.fairness import Interval, Undefined
+from plumbline.auditing import MEASURES, Interval, membership
+from plumbline.fairness import Undefined
 
 
 def rng() -> np.random.Generator:
@@ -42,6 +42,7 @@ def test_intervals_hold_the_truth_and_shrink() -> None:
         interval = found.overall.intervals["auc"]
         assert isinstance(interval, Interval)
         assert interval.low < truth < interval.high
+        assert interval.replicates == 200
         widths.append(interval.high - interval.low)
     assert widths[1] < widths[0] / 3
 
@@ -91,6 +92,9 @@ def test_infinite_losses_are_losses() -> None:
         ({"groups_in": [0, 1]}, "belong together"),
         ({"replicates": 0}, "replicates is 0"),
         ({"level": 1.0}, "level is 1"),
+        ({"level": 0.0}, "level is 0"),
+        ({"level": -0.5}, "level is -0.5"),
+        ({"level": math.nan}, "level is nan"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings: dict[str, object], message: str) -> None:

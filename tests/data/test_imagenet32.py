@@ -59,7 +59,7 @@ def test_what_is_there_is_loaded_when_asked(tmp_path: Path, any_file: None) -> N
     written(tmp_path, compressed=False, batches=3)
     with pytest.raises(DataError, match=r"train_data_batch_4\.npz") as caught:
         imagenet32(folder=tmp_path)
-    assert "only the 4 of 11 files that are there, say allow_partial=True" in str(caught.value)
+    assert "only the 4 of 11 files that are there, pass allow_partial=True" in str(caught.value)
     assert len(imagenet32(folder=tmp_path, allow_partial=True).train) == 6
 
 

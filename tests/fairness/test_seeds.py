@@ -56,5 +56,5 @@ def test_a_group_that_one_run_has_not() -> None:
     assert found.too_small == ("unknown",)
     missing = Undefined("in run 1 of 2, the group has no records")
     assert found.by_group["unknown"]["accuracy"].mean == missing
-    with pytest.raises(ValueError, match="There is no report"):
+    with pytest.raises(ValueError, match="There are no reports"):
         across_seeds([])

@@ -210,7 +210,7 @@ def test_another_number_of_rows_is_refused() -> None:
     model = Folded()
     before = trace(model)
     with (
-        pytest.raises(ValueError, match=r"given 28 rows where the batch has 14.*Use another norm"),
+        pytest.raises(ValueError, match=r"got 28 rows, but the batch has 14.*Use another norm"),
         grouped_batch_norm(model, groups()),
     ):
         model(torch.randn(14, 2, 3))

@@ -238,7 +238,7 @@ def test_records_that_are_all_alike_cannot_tell() -> None:
 
 
 def test_a_batch_without_tensors_is_refused() -> None:
-    with pytest.raises(CaptureError, match="of type object, shows no tensors"):
+    with pytest.raises(CaptureError, match="of type object, has no tensors"):
         check_isolation(flat_model(), lambda batch: torch.zeros(2), object())
 
 

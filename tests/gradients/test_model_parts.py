@@ -9,7 +9,7 @@ from torch import nn
 
 from plumbline.gradients import capture
 from plumbline.gradients.errors import UnsupportedModelError
-from plumbline.gradients.model_parts import anatomy_of
+from plumbline.gradients.model_parts import parts_of
 
 
 class Shared(nn.Module):
@@ -23,17 +23,17 @@ class Shared(nn.Module):
 
 def test_names_are_torchs_own() -> None:
     model = nn.ModuleDict({"a": Shared(), "b": nn.Sequential(nn.Linear(3, 2), nn.ReLU())})
-    assert list(anatomy_of(model).parameters) == [name for name, _ in model.named_parameters()]
+    assert list(parts_of(model).parameters) == [name for name, _ in model.named_parameters()]
 
 
 def test_every_place_of_a_tied_parameter_is_a_holder() -> None:
-    places = [name for _, _, name in anatomy_of(Shared()).holders]
+    places = [name for _, _, name in parts_of(Shared()).holders]
     assert places.count("one.weight") == 2
 
 
 def test_nothing_changed_means_no_new_walk() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
-    assert anatomy_of(model) is anatomy_of(model)
+    assert parts_of(model) is parts_of(model)
 
 
 @pytest.mark.parametrize(
@@ -51,17 +51,17 @@ def test_nothing_changed_means_no_new_walk() -> None:
 )
 def test_a_change_is_seen(change: object) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Dropout())
-    before = anatomy_of(model)
+    before = parts_of(model)
     change(model)  # type: ignore[operator]
-    assert anatomy_of(model) is not before
+    assert parts_of(model) is not before
 
 
 def test_nothing_to_train_is_refused_also_later() -> None:
     model = nn.Linear(2, 2)
-    anatomy_of(model)
+    parts_of(model)
     model.requires_grad_(False)
     with pytest.raises(UnsupportedModelError, match="no trainable parameter"):
-        anatomy_of(model)
+        parts_of(model)
 
 
 @pytest.mark.parametrize("make", [lambda: nn.Linear(3, 2), lambda: nn.GRU(3, 2)])

@@ -449,7 +449,7 @@ def test_a_forked_child_cannot_charge_and_does_not_keep_the_lock(path: Path) -> 
     read_end, write_end = os.pipe()
 
     def charge() -> str:
-        with pytest.raises(LedgerError, match="of which this one is a fork") as caught:
+        with pytest.raises(LedgerError, match="this process is a fork of it") as caught:
             ledger.charge(release(), run="a", step=0)
         ledger.close()
         return str(caught.value)

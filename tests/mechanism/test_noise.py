@@ -275,7 +275,7 @@ def test_noise_is_handed_out_once_and_in_order() -> None:
     with NoisePrefetcher(SeededSource(7), 10) as noise:
         noise.take(4)
         for step in (4, 3):
-            with pytest.raises(ValueError, match=f"step {step} was asked for after"):
+            with pytest.raises(ValueError, match=f"step {step} was requested after"):
                 noise.take(step)
         noise.take(5)
 

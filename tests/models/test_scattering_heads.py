@@ -109,7 +109,7 @@ def test_private_moments_are_part_of_the_run() -> None:
         (0, "normalise is 0; give a number of groups"),
         (True, "normalise is True"),
         (10, r"81 channels cannot be divided into 10 groups.*such as 27"),
-        ((torch.zeros(5), torch.ones(5)), "mean and variance are of 5 channels.*have 81"),
+        ((torch.zeros(5), torch.ones(5)), "mean and variance have 5 channels.*have 81"),
         ((torch.zeros(81), torch.zeros(81)), "positive variances"),
         ((torch.zeros(81), torch.ones(80)), r"shape \(81,\) and the variance \(80,\)"),
     ],

@@ -10,7 +10,7 @@ near an attack comes.
 from plumbline.auditing.admission import NotAdmitted, admit
 from plumbline.auditing.canary import Canary
 from plumbline.auditing.contract import Contract, Movement, check_contract
-from plumbline.auditing.membership import MEASURES, Attack, Membership, membership
+from plumbline.auditing.membership import MEASURES, Attack, Interval, Membership, membership
 from plumbline.auditing.one_run import RunAudit, audit_run
 from plumbline.auditing.step import STATISTICS, AuditFinding, StepAudit, audit_step, audited
 from plumbline.auditing.watched import AuditError
@@ -23,6 +23,7 @@ __all__ = [
     "AuditFinding",
     "Canary",
     "Contract",
+    "Interval",
     "Membership",
     "Movement",
     "NotAdmitted",

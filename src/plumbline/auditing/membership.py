@@ -7,7 +7,6 @@ how well an actual attack does may differ between groups, and this is where it s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,9 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plumbline.checks import check_count
-from plumbline.fairness import MINIMUM_SIZE, Interval, Number, Undefined, group_records
+from plumbline.fairness import MINIMUM_SIZE, Number, Undefined, group_records
 from plumbline.fairness.groups import Names, SensitiveFeatures
-from plumbline.fairness.resampling import check_level, percentile_interval
 
 Floats = NDArray[np.float64]
 
@@ -26,6 +24,21 @@ MEASURES = ("auc", "balanced accuracy", *(f"TPR at FPR {rate:g}" for rate in FAL
 """``auc``: how likely a member's loss is below another's. ``balanced accuracy``: of calling the
 half with the smaller losses members. ``TPR at FPR f``: the share of members that are found where f
 of the others are taken for members."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A percentile interval.
+
+    Attributes:
+        low: Its lower end.
+        high: Its upper end.
+        replicates: The number of resamples it is taken over.
+    """
+
+    low: float
+    high: float
+    replicates: int
 
 
 @dataclass(frozen=True)
@@ -89,7 +102,8 @@ def membership(
     """
     check_count("replicates", replicates)
     check_count("minimum_size", minimum_size)
-    check_level(level)
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level!r}; it must be between 0 and 1, such as 0.95.")
     inside, outside = _losses("losses_in", losses_in), _losses("losses_out", losses_out)
     if (groups_in is None) != (groups_out is None):
         raise ValueError("groups_in and groups_out belong together; give both, or neither.")
@@ -119,15 +133,18 @@ def _attack(
     size = int(place.max()) + 1
     places = place[: len(inside)], place[len(inside) :]
     values = _measures(*(np.bincount(own, minlength=size) for own in places))
-    drawn: dict[str, list[float]] = {name: [] for name in MEASURES}
+    drawn = []
     for _ in range(replicates):
         again = [own[generator.integers(len(own), size=len(own))] for own in places]
-        for name, value in _measures(*(np.bincount(own, minlength=size) for own in again)).items():
-            drawn[name].append(math.nan if isinstance(value, Undefined) else value)
+        drawn.append(_measures(*(np.bincount(own, minlength=size) for own in again)))
+    ends = [(1 - level) / 2, (1 + level) / 2]
     intervals: dict[str, Interval | Undefined] = {}
     for name, value in values.items():
-        own = value if isinstance(value, Undefined) else np.asarray(drawn[name])
-        intervals[name] = percentile_interval(own, level)
+        if isinstance(value, Undefined):  # then it is in every resample: they have the same sizes
+            intervals[name] = value
+        else:
+            low, high = np.quantile([one[name] for one in drawn], ends)
+            intervals[name] = Interval(float(low), float(high), replicates)
     return Attack(len(inside), len(outside), values, intervals)
 
 

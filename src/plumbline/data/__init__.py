@@ -1,8 +1,8 @@
 """The papers' data sets by name, ``load("adult")``, and your own: tables, images, torch data sets.
 
-Each says where the numbers of its preprocessing come from, so that the privacy statement can repeat
-it (``Splits.not_covered``). Every file of this folder is imported, and registers its data sets when
-it is (``@dataset``).
+Each data set says where the numbers of its preprocessing come from, so that the privacy statement
+can repeat it (``Splits.not_covered``). Every file of this folder is imported, and registers its
+data sets when it is (``@dataset``).
 """
 
 from plumbline.data.base import DATASETS, Constant, Split, Splits, dataset

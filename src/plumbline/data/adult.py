@@ -1,10 +1,10 @@
 """Adult ("Census Income", Becker and Kohavi 1996), preprocessed as in paper 004; in the package.
 
-All 45,222 complete rows of adult.data and adult.test, without ``fnlwgt``, become 98 features. The
-z-scores come from the training part, or the numbers are scaled to ranges stated below: only the
-latter leaves nothing outside epsilon. (Paper 004 takes the z-scores over training and test part.)
-With 52 steps at thresholds stated below, even a linear model follows what is not linear in a
-number: that a capital gain of 8,000 says more than one of 2,000, and one of 90,000 hardly more.
+All 45,222 complete rows of adult.data and adult.test, without ``fnlwgt``, become 98 features.
+Numbers are z-scored with the training part, or scaled to the ranges stated below; only the latter
+leaves nothing outside epsilon. (Paper 004 z-scores over the training and test parts.) With 52 steps
+at the thresholds stated below, even a linear model can be non-linear in a number: a capital gain of
+8,000 says more than one of 2,000, and one of 90,000 hardly more.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ COLUMNS = _words(
 )
 COMPLETE_ROWS = 45_222
 
-# To be mapped to [-1, 1], and chosen without looking at the records: ages of the workforce, the
-# codes of the education levels, half to one and a half of a week of 40 hours. Most people have no
-# capital gains or losses, so that zero stays zero; the units are dollars.
+# Mapped to [-1, 1]. Chosen without looking at the records: ages of the workforce, the codes of the
+# education levels, half to one and a half of a 40-hour week. Most people have no capital gains or
+# losses, so zero stays zero; the units are dollars.
 PUBLIC_RANGES: dict[str, tuple[float, float]] = {
     "age": (16, 64),
     "education_num": (1, 16),
@@ -46,7 +46,7 @@ PUBLIC_RANGES: dict[str, tuple[float, float]] = {
     "hours_per_week": (20, 60),
 }
 
-# Round numbers, at even distances over these ranges and somewhat beyond; chosen the same way.
+# Round numbers, evenly spaced over these ranges and somewhat beyond; chosen in the same way.
 PUBLIC_STEPS: dict[str, tuple[int, ...]] = {
     "age": tuple(range(20, 80, 5)),
     "hours_per_week": tuple(range(10, 75, 5)),
@@ -54,8 +54,8 @@ PUBLIC_STEPS: dict[str, tuple[int, ...]] = {
     "capital_loss": (1, *range(250, 3_250, 250)),
 }
 
-# As adult.names lists them, without workclass "Never-worked": who never worked has no occupation
-# either, so that no such row is complete.
+# As adult.names lists them, without workclass "Never-worked": people who never worked have no
+# occupation either, so no such row is complete.
 CATEGORIES: dict[str, tuple[str, ...]] = {
     "workclass": _words(
         "Private Self-emp-not-inc Self-emp-inc Federal-gov Local-gov State-gov Without-pay"
@@ -110,13 +110,13 @@ def adult(
     """Adult: x ``[n, 98]``; y is 1 for an income above 50,000; groups are 0 male, 1 female.
 
     Args:
-        scaling: "training" for z-scores by the training part's means and standard deviations, which
-            epsilon does not cover; "public" for ranges stated in this file; "steps" for these and
-            52 further features, whether a number reaches each of the thresholds stated there.
+        scaling: "training" for z-scores with the training part's means and standard deviations,
+            which epsilon does not cover; "public" for the ranges stated in this file; "steps" for
+            these and 52 further features: whether a number reaches each threshold stated there.
         balanced: Keep each male with probability 14695/30527, so that the groups are about equal:
             about 29,390 records. False keeps all 45,222.
         test_fraction: The share of the records in the test part.
-        seed: Decides which males stay and which records are for training.
+        seed: Decides which males are kept and which records are for training.
     """
     check_one_of("scaling", scaling, ("training", "public", "steps"))
     columns = complete_rows()
@@ -153,7 +153,7 @@ def complete_rows() -> dict[str, list[str]]:
             text = lzma.decompress(path.read_bytes()).decode("ascii")
         rows = text.replace(".\n", "\n").splitlines()
         lines += (line for line in rows if "?" not in line and ", " in line)
-    # One split of everything, much faster than one per line.
+    # Split everything at once: much faster than line by line.
     cells = ", ".join(lines).split(", ")
     if len(lines) != COMPLETE_ROWS or len(cells) != len(lines) * len(COLUMNS):
         raise DataError(
@@ -175,7 +175,7 @@ def _scaled(columns: dict[str, list[str]], train: Tensor, scaling: str) -> Tenso
 
 
 def _steps(columns: dict[str, list[str]]) -> Tensor:
-    """Whether each threshold is reached, ``[n, 52]``."""
+    """Whether each number reaches each of its thresholds, ``[n, 52]``."""
     reached = [
         _numbers(columns, name)[:, None] >= torch.tensor(steps)
         for name, steps in PUBLIC_STEPS.items()

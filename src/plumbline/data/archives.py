@@ -1,4 +1,4 @@
-"""Unpacks archives that came from elsewhere, safely.
+"""Unpacks downloaded archives safely.
 
 Guarantee: nothing is written outside the folder, whatever the archive's members are called; links
 and devices are refused; and an archive with one such member is refused as a whole, before anything
@@ -20,12 +20,12 @@ from plumbline.data.files import DataError, File, reading
 
 
 def unpack(archive: str | os.PathLike[str], folder: str | os.PathLike[str]) -> list[Path]:
-    """Unpacks a tar (compressed or not) or zip archive into a folder; gives the files written.
+    """Unpacks a tar (compressed or not) or zip archive into a folder; returns the files written.
 
     Each file appears under its name only when it is complete.
 
     Raises:
-        DataError: If a member would leave the folder, or is no plain file, or the archive is
+        DataError: If a member would leave the folder or is not a plain file, or the archive is
             damaged.
     """
     source, root = Path(archive), Path(folder)
@@ -33,7 +33,7 @@ def unpack(archive: str | os.PathLike[str], folder: str | os.PathLike[str]) -> l
         with source.open("rb") as start:
             kind = _Zip if start.read(2) == b"PK" else _Tar
         for name in kind(source).names():
-            _target(source, root, name)  # all of them before the first is written
+            _target(source, root, name)  # check all of them before writing the first
         written = []
         for name, stream in kind(source).files():
             target = _target(source, root, name)
@@ -79,7 +79,7 @@ class _Zip:
     def names(self) -> Iterator[str]:
         with zipfile.ZipFile(self._path) as archive:
             for member in archive.infolist():
-                mode = member.external_attr >> 16  # as Unix programs store it; else zero
+                mode = member.external_attr >> 16  # as Unix programs store it; otherwise zero
                 if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
                     raise _refused(self._path, member.filename, "is a link or a device")
                 yield member.filename
@@ -92,7 +92,7 @@ class _Zip:
 
 
 def _target(archive: Path, root: Path, name: str) -> Path:
-    """Where a member goes, which is inside ``root`` on any platform and through any link there."""
+    """Where a member goes: inside ``root``, on any platform and through any link there."""
     path, windows = PurePosixPath(name), PureWindowsPath(name)
     if not name:
         raise _refused(archive, name, "has no name")

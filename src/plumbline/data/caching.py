@@ -1,7 +1,7 @@
-"""Arrays that take long to compute, kept in a file that knows what it was computed from.
+"""Arrays that take long to compute, cached in a file that is named after what they depend on.
 
-The file lies in the platform's cache folder: nobody's data folder is written to, which may be
-shared or read-only. It holds the records themselves: it is as private as the source is.
+The file is in the platform's cache folder: data folders, which may be shared or read-only, are not
+written to. It holds the records themselves, so it is as private as the source.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def cached(source: Path, settings: str, compute: Callable[[], Arrays]) -> Arrays:
-    """What ``compute`` gives for a source file, computed again only when something has changed.
+    """The result of ``compute`` for a source file, computed again only when something has changed.
 
     Args:
-        source: The file that it is computed from; known by its size and time of change.
-        settings: In words, everything else that decides the result.
-        compute: Gives the arrays.
+        source: The file that it is computed from, identified by its size and modification time.
+        settings: Everything else that decides the result, as text.
+        compute: Returns the arrays.
     """
     facts = source.stat()
     key = f"{source.resolve()} {facts.st_size} {facts.st_mtime_ns} {settings}"
@@ -43,12 +43,12 @@ def _read(path: Path) -> Arrays | None:
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             return dict(stored)
-    except Exception:  # none there, or one that was damaged, which can look like anything
-        return None  # it is computed again
+    except Exception:  # missing or damaged, and damage can look like anything
+        return None  # compute it again
 
 
 def _write(path: Path, arrays: Arrays) -> None:
-    """Writes the arrays; a file appears only when it is complete, readable for its owner alone."""
+    """Writes the arrays; the file appears only when complete, readable by its owner alone."""
     part = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,6 +56,6 @@ def _write(path: Path, arrays: Arrays) -> None:
             part = Path(stream.name)
             np.savez(stream, allow_pickle=False, **arrays)
         part.replace(path)
-    except OSError:  # read-only, or full: it can be computed again
+    except OSError:  # read-only or full: it can be computed again
         if part is not None:
             part.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """CelebA: img_align_celeba.zip and its attributes, 64 x 64, label Male, group Eyeglasses.
 
-The images are decoded once, into a file of bytes (12 kB an image) that is mapped from then on.
+The images are decoded once, into a file of bytes (12 kB per image) that is mapped from then on.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from plumbline.data.images import RANGE, Bytes, Folder, Mapped, Pixels
 SIZE = 64
 TEST_FRACTION = 0.2
 
-# No address: they are given for research to those who accept the terms. And no checksum: the
-# published archive and smaller ones with the same files in it are read alike.
+# No address: researchers get the files after accepting the terms. And no checksum: the published
+# archive and smaller ones with the same kind of files are both read.
 IMAGES = File("celeba/img_align_celeba.zip")
 ATTRIBUTES = File("celeba/list_attr_celeba.csv")
 PARTITION = File("celeba/list_eval_partition.csv")
@@ -43,19 +43,19 @@ def celeba(
 ) -> Splits:
     """CelebA: 162,770 and 19,962 faces ``[3, 64, 64]``, pixels in [0, 1].
 
-    It is for research only, and to be had at https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html.
-    The published images (178 x 218) are cropped to the central square and scaled to 64 x 64; images
-    that are 64 x 64 are taken as they are. The official partition is used when it and all of its
-    images are there (its validation part is in neither of ours); otherwise 80 % of the images are
-    for training and 20 % for testing, drawn by the seed, and ``constants`` says so.
+    For research only; available at https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html. The
+    published images (178 x 218) are cropped to the central square and scaled to 64 x 64; images of
+    64 x 64 are used as they are. The official partition is used if it and all of its images are
+    there (its validation part is in neither of ours); otherwise 80 % of the images are for training
+    and 20 % for testing, drawn by the seed, and ``constants`` says so.
 
     Args:
         folder: The data folder, with img_align_celeba.zip, list_attr_celeba and
             list_eval_partition (each csv or txt) in ``celeba``.
         label: The attribute that is y, 1 where an image has it.
         group: The attribute that is the group.
-        division: "official" or "random", to have no other.
-        seed: Of a random division.
+        division: "official" or "random", to accept no other.
+        seed: The seed of a random division.
         allow_partial: Whether to load what has both an image and attributes when the zip and the
             list do not have the same images.
     """
@@ -89,17 +89,17 @@ def celeba(
 
 
 def _csv_or_txt(file: File, folder: Folder) -> File:
-    """The list as txt, if that is the one that is there."""
+    """The list as txt, if that is the one there."""
     txt = File(file.path.removesuffix("csv") + "txt")
     root = data_folder(folder)
     return txt if (root / txt.path).is_file() and not (root / file.path).is_file() else file
 
 
 def _columns(path: Path, wanted: Mapping[str, str]) -> tuple[list[str], list[Tensor]]:
-    """Images' names without suffix, and of each attribute whether they have it, ``[n]``.
+    """Image names without suffix, and for each attribute whether the image has it, ``[n]``.
 
-    The csv has a line of names first; the txt has the number of images on a line before it, and no
-    name for the first column.
+    The csv starts with a line of names; the txt has the number of images on a line before it, and
+    no name for the first column.
     """
     with reading(File(path.name), path):
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -145,7 +145,7 @@ def _in_both(
     attributes: Path,
     allow_partial: bool,
 ) -> tuple[list[str], list[int]]:
-    """The names that have an image and attributes, and their places in the list."""
+    """The names that have an image and attributes, and their positions in the list."""
     chosen = [place for place, name in enumerate(names) if name in members]
     both = [names[place] for place in chosen]
     if not both:

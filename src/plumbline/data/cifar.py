@@ -1,8 +1,8 @@
 """CIFAR-10 and CIFAR-100, from the published binary version or the python version (pickles).
 
 The binary version is mapped: a batch is records of one label byte (CIFAR-100: coarse and fine) and
-3,072 pixels, and only the records that are fetched are read. The python version is in memory, and
-its pickles are read without running anything: arrays, numbers and strings, and nothing else.
+3,072 pixels, and only the records that are fetched are read. The python version is held in memory,
+and its pickles are read without running anything: only arrays, numbers and strings are accepted.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _python(name: str, md5: str) -> File:
 
 
 CIFAR10: Files = {
-    # The checksums of the batches 3 to 5 are not published apart from the archive's.
+    # The checksums of batches 3 to 5 are not published, only the archive's.
     "binary": (
         (
             _binary("data_batch_1", "5dd7e06a14cb22eb9f671a540d1b7c25"),
@@ -129,7 +129,7 @@ def cifar10(
 
     Args:
         folder: The data folder.
-        version: "binary" or "python"; the one that is there unless given, binary if both are.
+        version: "binary" or "python"; by default the one that is there, binary if both are.
         allow_partial: Whether to load the batches that are there when some are missing.
         normalise: Whether to use the published means and standard deviations instead of pixels in
             [0, 1].
@@ -191,10 +191,10 @@ def _load(
     allow_partial: bool,
     verify: bool,
 ) -> list[tuple[Mapped, list[Tensor]]]:
-    """Of the training and the test part: the images, and the labels ``[n]`` for each of ``keys``.
+    """For the training and the test part: the images, and the labels ``[n]`` for each of ``keys``.
 
-    ``keys`` are the labels' names in the python version, in the order of the binary version, and
-    how many values each has.
+    ``keys`` are the labels' names in the python version, in the order of the binary version, each
+    with its number of values.
     """
     if version is None:
         version = _version_there(files, data_folder(folder))
@@ -215,7 +215,7 @@ def _load(
 
 
 def _version_there(files: Files, root: Path) -> Version:
-    """The version of which most files are there; binary if none or as many."""
+    """The version with more files there; binary for none or a tie."""
     there = {
         version: sum((root / file.path).is_file() for part in parts for file in part)
         for version, parts in files.items()
@@ -231,7 +231,7 @@ def _read_binary(path: Path, keys: tuple[str, ...]) -> tuple[Bytes, Values]:
             f"{path} has {size:,} bytes where a multiple of {record:,} (one record) is expected: "
             "it is truncated, or another file. Delete it and get it again."
         )
-    # The labels lie on every page of the file: read through a map of their own, which is dropped.
+    # The labels are spread over the whole file: read them through a separate map, then drop it.
     of = np.memmap(path, np.uint8, "r").reshape(-1, record)[:, : len(keys)].copy()
     rows = np.memmap(path, np.uint8, "r").reshape(-1, record)[:, len(keys) :]
     return rows.reshape(-1, 3, 32, 32), of

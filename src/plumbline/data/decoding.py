@@ -1,4 +1,4 @@
-"""Image files to bytes, and arrays that are unpacked once and then mapped."""
+"""Decodes image files to bytes; arrays that are unpacked once and then mapped."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def decode(
 ) -> Bytes:
     """An image file's pixels, ``[C, size, size]``.
 
-    An image of another size is cropped to the square in its centre, as large as its shorter side
-    is long, and that is scaled (bilinear, antialiased). Other colour modes are converted.
+    An image of another size is cropped to its central square, as long as its shorter side, and
+    scaled (bilinear, antialiased). Other colour modes are converted.
 
     Args:
         stream: The file.
         what: Its name, for errors.
-        size: The height and width wanted.
+        size: The height and width of the result.
         mode: Three channels, or one.
 
     Raises:
@@ -49,7 +49,7 @@ def decode(
         width, height = pixels.size
         side = min(width, height)
         left, top = (width - side) // 2, (height - side) // 2
-        # Not resize(box=...), whose filter also sees what is outside the box.
+        # Not resize(box=...): its filter also sees what is outside the box.
         square = pixels.crop((left, top, left + side, top + side))
         pixels = square.resize((size, size), Image.Resampling.BILINEAR)
     array = np.asarray(pixels, np.uint8).reshape(size, size, -1)
@@ -59,28 +59,28 @@ def decode(
 def unpacked(
     source: Path, recipe: str, shape: tuple[int, ...], rows: Iterable[Bytes], folder: Folder
 ) -> Bytes:
-    """What ``rows`` gives, ``[*shape]``, written to a file the first time and mapped from it.
+    """The array of ``rows``, ``[*shape]``, written to a file the first time and mapped from it.
 
-    The file is kept in the data folder's ``unpacked`` where that may be written to, else in the
-    platform's cache folder. It is found again by the source's name, size and time of change.
+    The file is in the data folder's ``unpacked`` if that is writable, else in the platform's cache
+    folder. It is found again by the source's name, size and modification time.
 
     Args:
         source: The file that the rows come from.
         recipe: What was done to them, for the name.
-        shape: The whole array's.
-        rows: Its rows, one by one or several at once; only asked for if there is no such file yet.
+        shape: The shape of the whole array.
+        rows: Its rows, one by one or several at once; only used if there is no such file yet.
         folder: The data folder.
     """
     state = source.stat()
     root = data_folder(folder)
-    # A folder without write bits is meant to stay as it is, even where root could write to it.
+    # A folder without write bits should stay as it is, even where root could write to it.
     writable = os.access(root, os.W_OK) and root.stat().st_mode & 0o222
     place = (root if writable else cache_folder()) / "unpacked"
     path = place / f"{source.stem}-{recipe}-{state.st_size}-{state.st_mtime_ns}.npy"
     found = _mapped(path, shape)
     if found is None:
         place.mkdir(parents=True, exist_ok=True)
-        # Written beside its place and renamed: a run that is stopped leaves no half file.
+        # Written under another name and renamed: an interrupted run leaves no half file.
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
             _write(part, shape, rows)
@@ -93,10 +93,10 @@ def unpacked(
 
 
 def _mapped(path: Path, shape: tuple[int, ...]) -> Bytes | None:
-    """The array in the file; None if there is none, or another."""
+    """The array in the file; None if there is none, or a different one."""
     try:
         array: Bytes = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception:  # none there, or one that was damaged, which can look like anything
+    except Exception:  # missing or damaged, and damage can look like anything
         return None
     return array if array.shape == shape and array.dtype == np.uint8 else None
 

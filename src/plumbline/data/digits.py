@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits of 8x8 pixels that come with scikit-learn: works offline, at once.
+"""The 1,797 handwritten digits of 8x8 pixels that come with scikit-learn: no download needed.
 
 Half of the UCI data set "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak 1998).
 """
@@ -22,7 +22,7 @@ def digits(*, test_fraction: float = 0.2, seed: int = 0) -> Splits:
     from sklearn.datasets import load_digits  # takes a second to import
 
     images, labels = load_digits(return_X_y=True)
-    # The pixels are counts of 0 to 16 by the format's definition, whatever the images are.
+    # The format defines pixels as counts from 0 to 16, whatever the images are.
     x = torch.from_numpy(images).float().view(-1, 1, 8, 8) / 16
     y = torch.from_numpy(labels).long()
     train, test = split(len(y), test_fraction, torch.Generator("cpu").manual_seed(seed))

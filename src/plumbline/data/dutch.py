@@ -1,9 +1,9 @@
 """The Dutch census of 2001 (IPUMS; Zliobaite et al. 2011), preprocessed as in paper 004.
 
 60,420 rows: ``sex`` and ``prev_residence_place`` are one feature each, the other nine columns are
-one-hot: 59 features, none of which is scaled. The counts are those of Le Quy et al. 2022, "A survey
-on datasets for fairness-aware machine learning": 30,147 men, of whom 18,860 have a prestigious
-occupation, and 30,273 women, of whom 9,903 have.
+one-hot, which makes 59 features; none is scaled. The counts are those of Le Quy et al. 2022, "A
+survey on datasets for fairness-aware machine learning": 30,147 men, of whom 18,860 have a
+prestigious occupation, and 30,273 women, of whom 9,903 do.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from plumbline.data.files import DataError, File, locate, reading
 
 ROWS = 60_420
 
-# No checksum is published for it: the rows are counted and every cell is checked instead.
+# No checksum is published: the rows are counted and every cell is checked instead.
 FILE = File(
     "dutch/dutch_census_2001.arff",
     url="https://raw.githubusercontent.com/tailequy/fairness_dataset/main/Dutch_census/"
     "dutch_census_2001.arff",
 )
 
-# The values that the survey documents; the file's header lists further codes of the census.
+# The values that the survey documents; the file's header lists further census codes.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "sex": ("1", "2"),
     "age": ("4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"),

@@ -1,4 +1,4 @@
-"""Vectors for the words of a vocabulary that need no training: GloVe's, or fixed random ones.
+"""Word vectors for a vocabulary that need no training: GloVe's, or fixed random ones.
 
 Both are public: the first were computed from other texts, the second from a seed. Use them with
 ``nn.Embedding.from_pretrained(vectors, freeze=True, padding_idx=0)``; for trainable embeddings,
@@ -32,15 +32,15 @@ def random_vectors(vocabulary: Vocabulary, width: int, seed: int = 0) -> Tensor:
 def glove_vectors(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> Tensor:
     """The vocabulary's vectors from a GloVe text file, ``[len(vocabulary), width]``.
 
-    Words that the file does not have, padding and the unknown word are zero.
+    Words that are not in the file, padding and the unknown word are zero.
 
     Args:
         vocabulary: The words to look for.
         path: A text file with a word and its numbers in each line, such as ``glove.6B.100d.txt``.
 
     Raises:
-        DataError: If a line has another number of numbers than the first, or none of the words is
-            there.
+        DataError: If a line has a different number of numbers than the first, or none of the words
+            is there.
     """
     source = Path(path)
     places = {word: number for number, word in enumerate(vocabulary.words, 2)}

@@ -1,7 +1,7 @@
-"""From columns of a table to numbers: categories, scales, and a split by seed.
+"""From the columns of a table to numbers: categories, scales, and a split by seed.
 
-Nothing here looks for categories or statistics by itself: they come in as arguments, so that each
-data set can say where it has them from.
+Nothing here looks for categories or statistics by itself: they are arguments, so that each data set
+can say where they come from.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ Where = Callable[[int], str]
 
 
 def row_number(row: int) -> str:
-    """A row in words, counted from 1."""
+    """The name of a row, counted from 1."""
     return f"row {row + 1}"
 
 
 def codes(
     column: Sequence[str], values: Sequence[str], name: str, where: Where = row_number
 ) -> Tensor:
-    """The place of each cell among ``values``: ``[n]`` of int64.
+    """The position of each cell among ``values``: ``[n]`` of int64.
 
     Args:
         column: The cells, ``[n]``.
-        values: What they may be.
+        values: The allowed values.
         name: The column's name, for errors.
-        where: From a place in ``column`` to the row in words.
+        where: Names the row of a position in ``column``.
 
     Raises:
-        DataError: Naming the first row whose cell is none of them.
+        DataError: Naming the first row with another value.
     """
     places = {value: place for place, value in enumerate(values)}
     try:
@@ -51,21 +51,21 @@ def codes(
 def one_hot(
     column: Sequence[str], values: Sequence[str], name: str, where: Where = row_number
 ) -> Tensor:
-    """A one at each cell's place among ``values``: ``[n, len(values)]`` of float32."""
+    """A one at each cell's position among ``values``: ``[n, len(values)]`` of float32."""
     coded = codes(column, values, name, where)
     rows = torch.zeros(len(coded), len(values))
     return rows.scatter_(1, coded[:, None], 1.0)
 
 
 def to_unit_range(column: Tensor, ends: tuple[float, float]) -> Tensor:
-    """Maps the range ``ends`` to ``[-1, 1]``; what lies outside goes to the nearer end."""
+    """Maps the range ``ends`` to ``[-1, 1]``; values outside go to the nearer end."""
     low, high = ends
-    middle, half = (low + high) / 2, (high - low) / 2 or 1.0  # all equal: to zero
+    middle, half = (low + high) / 2, (high - low) / 2 or 1.0  # if all are equal: zero
     return ((column.double().clamp(low, high) - middle) / half).float()
 
 
 def split(records: int, test_fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The numbers of the training and of the test records, drawn without replacement."""
+    """The indices of the training and of the test records, drawn without replacement."""
     if not 0 < test_fraction < 1:
         raise ValueError(
             f"test_fraction is {test_fraction!r}; it must be between 0 and 1, such as 0.2."
@@ -76,7 +76,7 @@ def split(records: int, test_fraction: float, generator: torch.Generator) -> tup
 
 
 def check_one_of(name: str, value: object, allowed: Mapping[str, object] | Sequence[str]) -> None:
-    """Refuses an option that is none of those allowed."""
+    """Refuses an option that is not allowed."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")
 

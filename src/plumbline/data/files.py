@@ -1,8 +1,8 @@
 """The data folder: where files are, whether they are the right ones, and how to get them.
 
 The folder is the environment variable ``PLUMBLINE_DATA``, or the platform's cache folder. A data
-set names its files with their published checksums and addresses; what is missing, truncated or
-other than expected gets an error that names the file and says what to do.
+set lists its files with their published checksums and addresses; a missing, truncated or unexpected
+file raises an error that names the file and says what to do.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class File:
     """A file of a data set.
 
     Attributes:
-        path: Below the data folder, such as ``mnist/train-images-idx3-ubyte.gz``.
+        path: Its path in the data folder, such as ``mnist/train-images-idx3-ubyte.gz``.
         md5: Its published checksum, if there is one.
         size: Its size in bytes, if known.
         url: Where it can be downloaded.
-        unpack: The folder, below the data folder, into which it is unpacked after a download; None
+        unpack: The folder, inside the data folder, into which it is unpacked after a download; None
             for files that are read as they are.
     """
 
@@ -61,7 +61,7 @@ def data_folder(folder: str | os.PathLike[str] | None = None) -> Path:
 
 
 def cache_folder() -> Path:
-    """The platform's folder for what can be computed or downloaded again."""
+    """The platform's folder for things that can be computed or downloaded again."""
     from pooch import os_cache  # slow to import, and rarely needed
 
     return Path(os_cache("plumbline"))
@@ -74,7 +74,7 @@ def locate(
     *,
     verify: bool = False,
 ) -> list[Path]:
-    """The paths of a data set's files, which are all there.
+    """The paths of a data set's files, after checking that all of them are there.
 
     Args:
         name: The data set's name, for errors.
@@ -111,7 +111,7 @@ def placed(files: Sequence[File], root: Path) -> str:
 
 
 def check(file: File, path: Path, *, checksum: bool) -> None:
-    """Refuses a file of another size or checksum than published."""
+    """Refuses a file whose size or checksum is not the published one."""
     size = path.stat().st_size
     if file.size is not None and size != file.size:
         raise DataError(
@@ -127,11 +127,11 @@ def check(file: File, path: Path, *, checksum: bool) -> None:
 
 @contextmanager
 def reading(file: File | None, path: Path) -> Iterator[None]:
-    """Turns what a damaged file does to its reader into an error that names the file.
+    """Turns the errors of reading a damaged file into one that names the file.
 
     Args:
-        file: Which file of a data set it is; None for one of a person's own, which nobody is told
-            to delete.
+        file: Which file of a data set it is; None for a user's own file, which the error does not
+            suggest deleting.
         path: Where it is.
     """
     try:
@@ -141,8 +141,8 @@ def reading(file: File | None, path: Path) -> Iterator[None]:
     except (
         EOFError,
         LZMAError,
-        OSError,  # gzip's own errors are among them
-        RuntimeError,  # of zipfile: a password is wanted, or a method that it does not have
+        OSError,  # includes gzip's own errors
+        RuntimeError,  # from zipfile: a password or compression method it does not support
         UnicodeDecodeError,
         tarfile.TarError,
         zipfile.BadZipFile,
@@ -162,7 +162,7 @@ def reading(file: File | None, path: Path) -> Iterator[None]:
 
 
 def _unreadable(path: Path, error: Exception) -> str:
-    """Why a file of a person's own cannot be read, and what to do."""
+    """Why a user's own file cannot be read, and what to do."""
     if not isinstance(error, UnicodeDecodeError):
         size = path.stat().st_size
         return (
@@ -181,10 +181,10 @@ def _unreadable(path: Path, error: Exception) -> str:
 
 
 def _not_utf8(path: Path) -> tuple[int, int, bool]:
-    """The first byte that is not UTF-8, its line, and whether the file begins as UTF-16 does."""
+    """The first byte that is not UTF-8, its line, and whether the file starts like UTF-16."""
     wide = False
     with path.open("rb") as stream:
-        for number, line in enumerate(stream, 1):  # no character goes across lines
+        for number, line in enumerate(stream, 1):  # no character spans two lines
             wide = wide or (number == 1 and line.startswith((codecs.BOM_LE, codecs.BOM_BE)))
             try:
                 line.decode("utf-8")

@@ -1,8 +1,8 @@
-"""Downloads the files of a data set: published checksums, a progress bar, and resuming.
+"""Downloads the files of a data set, with published checksums, a progress bar, and resuming.
 
-pooch fetches and checks; what it lacks is resuming, so the bytes come through ``Resuming``, which
-keeps what has arrived in a file ``NAME.part`` and asks the server for the rest only. A file gets
-its name when its checksum is right, and is removed when it is not.
+pooch downloads and checks. It cannot resume, so the bytes come through ``Resuming``, which keeps
+what has arrived in a file ``NAME.part`` and requests only the rest. A file gets its name when its
+checksum is right, and is removed when it is not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SECONDS = 30.0
 def get(
     name: str, folder: str | os.PathLike[str] | None = None, progress: bool = True
 ) -> list[Path]:
-    """Gets what is missing of a data set, and gives the paths of its files.
+    """Downloads the missing files of a data set, and returns the paths of all its files.
 
     Args:
         name: The data set's name.
@@ -34,8 +34,8 @@ def get(
         progress: Whether to show a progress bar.
 
     Raises:
-        DataError: If a file cannot be had (it says which files to put where), or is not the
-            published one.
+        DataError: If a file cannot be downloaded (the error says which files to put where), or is
+            not the published one.
     """
     if name not in FILES:
         raise UnknownPart(unknown("data set", name, list(FILES)))
@@ -56,10 +56,10 @@ def _get_one(name: str, files: Sequence[File], file: File, root: Path, progress:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _download(file, path, progress)
-        except OSError as error:  # requests' errors are among them
+        except OSError as error:  # includes requests' errors
             raise DataError(
                 f"{path.name} of the data set '{name}' could not be downloaded from {file.url}: "
-                f"{error}. What has arrived is kept, and the next attempt goes on from there. "
+                f"{error}. What has arrived is kept, and the next attempt continues from there. "
                 f"Without a network, put these files here by hand:\n{placed(files, root)}"
             ) from error
     elif file.url is not None:
@@ -70,7 +70,7 @@ def _get_one(name: str, files: Sequence[File], file: File, root: Path, progress:
 
 
 def _download(file: File, path: Path, progress: bool) -> None:
-    import pooch  # which brings requests: slow to import, and needed here only
+    import pooch  # imports requests: slow, and only needed here
 
     pooch.get_logger().setLevel("WARNING")
     part = path.with_name(path.name + ".part")
@@ -82,7 +82,7 @@ def _download(file: File, path: Path, progress: bool) -> None:
             path=path.parent,
             downloader=Resuming(part, progress=progress),
         )
-    except ValueError as error:  # pooch's word for another checksum; it has removed the file
+    except ValueError as error:  # pooch: the checksum is wrong, and the file was removed
         raise DataError(
             f"What {file.url} sent for {path} has another checksum than the published md5 "
             f"{file.md5}, and was removed: {error} Try again; if it stays so, the file there is "
@@ -91,10 +91,10 @@ def _download(file: File, path: Path, progress: bool) -> None:
 
 
 class Resuming:
-    """A downloader for pooch that goes on where an earlier attempt stopped.
+    """A downloader for pooch that continues where an earlier attempt stopped.
 
     Attributes:
-        part: Where the bytes are kept until they are all there.
+        part: The file that keeps the bytes until all have arrived.
         progress: Whether to show a progress bar.
     """
 
@@ -103,7 +103,7 @@ class Resuming:
         self.progress = progress
 
     def __call__(self, url: str, output_file: Any, pooch: Any, check_only: bool = False) -> None:
-        """Downloads ``url`` and moves it to ``output_file``, a path (pooch gives a string)."""
+        """Downloads ``url`` and moves it to ``output_file``, a path (pooch passes a string)."""
         import requests
 
         for attempt in range(_ATTEMPTS):
@@ -111,7 +111,7 @@ class Resuming:
                 self._fetch(url)
                 break
             except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
-                # Only a connection that broke while it brought something is worth another try.
+                # Try again only if the connection broke after some bytes had arrived.
                 if attempt + 1 == _ATTEMPTS or not self.part.is_file():
                     raise
         os.replace(self.part, output_file)
@@ -120,14 +120,14 @@ class Resuming:
         import requests
 
         have = self.part.stat().st_size if self.part.is_file() else 0
-        # Not compressed on the way: positions are those of the file itself.
+        # No compression in transit: positions are those of the file itself.
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
         with requests.get(url, stream=True, headers=headers, timeout=_SECONDS) as answer:
             span = answer.headers.get("Content-Range", "")
             if answer.status_code == requests.codes.range_not_satisfiable:
                 if span == f"bytes */{have}":
-                    return  # all of it had arrived
-                self.part.unlink()  # longer than the file: it is of another one
+                    return  # everything had arrived
+                self.part.unlink()  # longer than the file: it belongs to another one
                 return self._fetch(url)
             answer.raise_for_status()
             goes_on = answer.status_code == requests.codes.partial_content
@@ -147,7 +147,7 @@ class Resuming:
 
 class _Advance(Protocol):
     def __call__(self, bytes: int, /) -> None:
-        """Says that so many more bytes have arrived."""
+        """Reports how many more bytes have arrived."""
 
 
 @contextmanager

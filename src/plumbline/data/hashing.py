@@ -1,8 +1,8 @@
 """Hashed text features (Weinberger et al. 2009): no vocabulary, so nothing learned from the texts.
 
-A word (or a pair of neighbouring words) that occurs in a text adds +1 or -1 to one of the bins,
-both given by a fixed hash of the word; each record then has norm 1. Records stay sparse: a batch is
-the bins and values that are not zero, padded to one width, and ``models.hashed`` takes it as it is.
+A word (or a pair of neighbouring words) in a text adds +1 or -1 to one of the bins, both given by a
+fixed hash of the word; each record then has norm 1. Records stay sparse: a batch is the bins and
+values that are not zero, padded to one width, which ``models.hashed`` takes as it is.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _BELOW_SIGN = np.uint64(2**63 - 1)
 
 
 class SparseRows:
-    """Records of few numbers that are not zero; a record's bins are all different.
+    """Sparse records; the bins of a record are all different.
 
     Attributes:
-        bins: All records' bins one after the other, int32.
+        bins: The bins of all records, one after the other, int32.
         values: Their values, float32.
         starts: Where each record starts, and the end: ``[n + 1]`` of int64.
-        width: How many bins a record is padded to when it is fetched; padding has the value 0.
+        width: The number of bins that a fetched record is padded to; padding has the value 0.
     """
 
     def __init__(self, bins: Tensor, values: Tensor, starts: Tensor, width: int) -> None:
@@ -70,7 +70,7 @@ def hashed(texts: Corpus, bins: int = 2**16, *, bigrams: bool = False) -> Sparse
 
     Args:
         texts: The texts.
-        bins: How many bins there are.
+        bins: The number of bins.
         bigrams: Whether pairs of neighbouring words count as words too.
     """
     check_count("bins", bins)
@@ -95,15 +95,15 @@ def hashed(texts: Corpus, bins: int = 2**16, *, bigrams: bool = False) -> Sparse
 
 
 def hashing_constant(bins: int, bigrams: bool) -> Constant:
-    """The hashing as the privacy statement names it."""
+    """The hashing, as the privacy statement names it."""
     what = "words and pairs of words" if bigrams else "words"
     return Constant(f"the hashing of {what} into {bins:,} bins", "public")
 
 
 def _once(numbers: _Numbers, starts: _Numbers, kinds: int) -> tuple[_Numbers, _Numbers]:
-    """Each text's numbers without repetitions: where each text starts, and the numbers."""
+    """Each text's numbers without duplicates: where each text starts, and the numbers."""
     ones = np.ones(len(numbers), np.int8)
-    # A copy of the starts: what follows changes them in place.
+    # Copy the starts: they are changed in place below.
     content = ones, numbers.astype(np.int64), starts.astype(np.int64)
     table = csr_array(content, shape=(len(starts) - 1, kinds))
     table.sum_duplicates()

@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and MNIST-8, from the four IDX gz files each is published as.
+"""MNIST, Fashion-MNIST and MNIST-8, each from the four IDX gz files it is published as.
 
 IDX is a magic number (two zero bytes, 8 for unsigned bytes, the number of dimensions), the
 dimensions as big-endian 32-bit integers, and the bytes.
@@ -26,7 +26,7 @@ CLOTHES = (
 KEPT = 0.09  # of class 8, in MNIST-8
 
 _BLOCK = 1 << 20
-_RATIO = 1032  # the most that deflate can shrink
+_RATIO = 1032  # the largest compression ratio of deflate
 
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -98,7 +98,7 @@ def mnist_8(
     are the classes.
 
     Args:
-        seed: Of the draws, one for each training record.
+        seed: The seed of the draws, one for each training record.
         folder: The data folder.
         normalise: As in ``mnist``.
         verify: As in ``mnist``.
@@ -121,7 +121,7 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     """The bytes of an IDX gz file, in its own shape (``dimensions`` numbers).
 
     Raises:
-        DataError: If it is not such a file, or shorter or longer than its header says.
+        DataError: If it is not an IDX file, or shorter or longer than its header says.
     """
     with gzip.open(path) as stream:
         header = stream.read(4 + 4 * dimensions)
@@ -140,7 +140,7 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
         values = np.empty(shape, np.uint8)
         found = 0
         view = values.reshape(-1).data
-        # By blocks: gzip makes room for what is asked for a second time.
+        # In blocks: gzip allocates whatever is requested a second time.
         while count := stream.readinto(view[found : found + _BLOCK]):
             found += count
         found += len(stream.read(1))

@@ -33,22 +33,22 @@ def image_folder(
 ) -> Splits:
     """Images ``[3, size, size]`` (grey: ``[1, size, size]``), pixels in [0, 1].
 
-    They are decoded into memory, as bytes: nothing of your data is left elsewhere on the disk. An
-    image of another size is cropped to the square in its centre and scaled. Files whose names do
-    not end like an image's, and those that begin with a dot, are left out.
+    They are decoded into memory, as bytes: no copy of your data is left on disk. An image of
+    another size is cropped to its central square and scaled. Files without an image suffix, and
+    those that begin with a dot, are left out.
 
     Args:
-        path: The folder, as in ``path/cat/1.png``; images may lie deeper in a class's folder.
+        path: The folder, as in ``path/cat/1.png``; images may be in subfolders of a class's folder.
         size: The height and width that the model sees.
-        classes: The classes' names, in the order of y. Without them they are the folders' names,
-            in alphabetical order, which the privacy statement then lists: that there is a class
+        classes: The classes' names, in the order of y. By default the folders' names, in
+            alphabetical order, which the privacy statement then lists: the existence of a class
             was learnt from the records.
         sensitive: The group of each image, by its path below ``path`` with forward slashes, such
             as ``cat/1.png``: a mapping or a function.
-        groups: The groups' names, in the order of ``sensitive_features``; without them, the names
+        groups: The groups' names, in the order of ``sensitive_features``; by default the names
             that occur, listed like the classes.
         test_fraction: The share of the images that are for testing.
-        seed: Of the division into parts.
+        seed: The seed of the division into parts.
         grey: One channel instead of three.
 
     Raises:

@@ -1,7 +1,7 @@
 """ImageNet32 (Chrabaszcz et al. 2017): train_data_batch_1.npz to 10 and val_data.npz.
 
-An array that lies uncompressed in its npz is mapped from there; a compressed one is unpacked once,
-into a file that is mapped from then on. Nothing of the 3.9 GB of pixels is held in memory.
+An uncompressed array is mapped from its npz; a compressed one is unpacked once, into a file that is
+mapped from then on. None of the 3.9 GB of pixels is held in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MD5 = (
     "b96328e6affd718660c2561a6fe8c14c",
     "1dc618d544c554220dd118f72975470c",
 )
-# No address: they are given to those who sign in and accept the terms.
+# No address: users must sign in and accept the terms.
 TRAIN = tuple(
     File(f"imagenet32/train_data_batch_{number}.npz", md5)
     for number, md5 in enumerate(_MD5, start=1)
@@ -54,9 +54,9 @@ def imagenet32(
 ) -> Splits:
     """ImageNet32: 1,281,167 and 50,000 images ``[3, 32, 32]`` of 1,000 classes, also the groups.
 
-    It is to be had at https://image-net.org/download-images.php after signing in ("Imagenet32",
-    npz). The test part is ImageNet's validation part. The labels are the files', less one; the
-    classes have the names in map_clsloc.txt if that is there, else the files' numbers.
+    Available at https://image-net.org/download-images.php after signing in ("Imagenet32", npz).
+    The test part is ImageNet's validation part. The labels are the files' minus one; the classes
+    have the names in map_clsloc.txt if it is there, else the files' numbers.
 
     Args:
         folder: The data folder.
@@ -106,7 +106,7 @@ def _read(path: Path, folder: Folder) -> tuple[Bytes, Tensor]:
                 shape, offset = _shape(stream, path), stream.tell()
         except DataError:
             raise
-        except Exception as error:  # numpy reads a header as Python, and fails in as many ways
+        except Exception as error:  # numpy evaluates the header, which can fail in many ways
             raise DataError(f"{path} has no arrays of numbers in it: {error}") from error
         of = labels(numbers - 1, CLASSES, path)
         if shape != (len(of), PIXELS):
@@ -124,7 +124,7 @@ def _read(path: Path, folder: Folder) -> tuple[Bytes, Tensor]:
 
 
 def _shape(stream: IO[bytes], path: Path) -> tuple[int, ...]:
-    """The shape of an array file of bytes, of which the header is read."""
+    """The shape of an array file of bytes, from its header."""
     version = np.lib.format.read_magic(stream)
     header = (
         np.lib.format.read_array_header_1_0
@@ -138,7 +138,7 @@ def _shape(stream: IO[bytes], path: Path) -> tuple[int, ...]:
 
 
 def _start(path: Path, member: zipfile.ZipInfo) -> int:
-    """Where an uncompressed member's bytes begin: after a header of 30 bytes and two strings."""
+    """Where the bytes of an uncompressed member begin: after a 30-byte header and two strings."""
     with path.open("rb") as stream:
         stream.seek(member.header_offset + 26)
         lengths = np.frombuffer(stream.read(4), "<u2")

@@ -1,6 +1,6 @@
 """What the image sets share: bytes that stay in their files, pixels in [0, 1], partial folders.
 
-Images are kept as uint8, ``[n, C, H, W]``, a quarter of what floats take; where a file's format
+Images are stored as uint8, ``[n, C, H, W]``, a quarter of the size of floats. Where the file format
 allows it they are mapped, so that only the records of a batch are ever read.
 """
 
@@ -27,14 +27,14 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Mapped:
-    """Images in several arrays, mapped from files or in memory, read when they are asked for.
+    """Images in several arrays, mapped from files or in memory, read when needed.
 
     It is indexed like a tensor's first dimension (by number, slice, mask or ``[R]`` numbers) and
-    gives tensors; ``mapped[:]`` is everything, in memory.
+    returns tensors; ``mapped[:]`` is everything, in memory.
 
     Args:
         blocks: ``[n_k, C, H, W]`` each, of one shape.
-        order: ``[n]``, the rows of the blocks laid end to end that these are; all unless given.
+        order: ``[n]``, which rows of the concatenated blocks these are; by default all.
     """
 
     def __init__(self, blocks: Sequence[Bytes], order: Tensor | None = None) -> None:
@@ -53,7 +53,7 @@ class Mapped:
     def __getitem__(self, index: Tensor | slice | int) -> Tensor:
         chosen = self._order[index]
         rows = chosen.reshape(-1).numpy()
-        # By numpy, which gathers bytes ten times as fast as torch does.
+        # With numpy, which gathers bytes ten times as fast as torch.
         images = np.empty((len(rows), *self.shape[1:]), np.uint8)
         block_of = np.searchsorted(self._ends, rows, side="right")
         for number, block in enumerate(self._blocks):
@@ -68,10 +68,10 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Pixels:
-    """From stored bytes to what a model sees: floats in [0, 1], normalised if there are statistics.
+    """From stored bytes to the model's input: floats in [0, 1], normalised if there are statistics.
 
     Attributes:
-        mean: One per channel, of pixels in [0, 1]; none for no normalisation.
+        mean: One per channel, of pixels in [0, 1]; empty for no normalisation.
         std: The same.
     """
 
@@ -99,8 +99,8 @@ def splits(
     """An image set of parts ``(x, y, sensitive_features)``.
 
     Normalising uses the mean and standard deviation that everyone uses for this data set. They are
-    published, but were once computed from its training records, and the constant says so: for
-    data that is really private there are no such numbers.
+    published, but were once computed from its training records, and the constant says so: truly
+    private data has no such numbers.
     """
     constants = [RANGE]
     if normalise:
@@ -142,7 +142,7 @@ def batch_files(
     allow_partial: bool,
     verify: bool,
 ) -> tuple[list[Path], list[Path]]:
-    """The files of a data set that comes in batches: all, or those that are there if asked.
+    """The files of a data set that comes in batches: all, or, if allowed, those that are there.
 
     Raises:
         DataError: Naming what is missing or damaged.
@@ -158,7 +158,7 @@ def batch_files(
         if found == wanted or allow_partial or not all(there):
             raise
         raise DataError(
-            f"{error}\nTo load only the {found} of {wanted} files that are there, say "
+            f"{error}\nTo load only the {found} of {wanted} files that are there, pass "
             "allow_partial=True."
         ) from None
     return paths[: len(train)], paths[len(train) :]

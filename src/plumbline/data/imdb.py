@@ -1,6 +1,6 @@
 """IMDb reviews (Maas et al. 2011): 25,000 for training and 25,000 for testing, good or bad.
 
-The archive is read as it is and never unpacked. Its words are found once and kept in a cache file.
+The archive is read without unpacking it. Its words are found once and kept in a cache file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from plumbline.data.files import DataError, File, locate, reading
 from plumbline.data.hashing import hashed, hashing_constant
 from plumbline.data.text import TOKENISER, Corpus, TextSplits, Vocabulary, corpus
 
-# Without a size: archives of the labelled reviews alone are welcome too. What is read is counted.
+# No size: archives with only the labelled reviews work too. The reviews are counted instead.
 FILE = File(
     "imdb/aclImdb_v1.tar.gz",
     md5="7c2ac02c03563afcf9b574c7e56c153a",
@@ -39,13 +39,13 @@ def imdb(
     size: int = 20_000,
     length: int = 256,
 ) -> TextSplits:
-    """IMDb as numbers of words: x ``[n, length]`` of int64; y is 1 for a good review.
+    """IMDb as word numbers: x ``[n, length]`` of int64; y is 1 for a good review.
 
     Args:
         folder: The data folder.
         vocabulary: "training" for the most frequent words of the training reviews, which epsilon
             does not cover; or the path of a public list with one word at the start of each line.
-        size: How many words of it to take.
+        size: How many of these words to use.
         length: How many words of a review are kept; shorter ones are padded with 0.
     """
     train, test = reviews(folder)
@@ -71,11 +71,11 @@ def imdb_hashed(
     bins: int = 2**16,
     bigrams: bool = False,
 ) -> Splits:
-    """IMDb as hashed words, sparse: x is a pair of bins and values; y is 1 for a good review.
+    """IMDb as sparse hashed words: x is a pair of bins and values; y is 1 for a good review.
 
     Args:
         folder: The data folder.
-        bins: How many bins there are.
+        bins: The number of bins.
         bigrams: Whether pairs of neighbouring words count too.
     """
     train, test = reviews(folder)
@@ -108,7 +108,7 @@ def _read(path: Path) -> Arrays:
 
 
 def read_texts(path: Path) -> list[str]:
-    """The reviews in the archive: training before test, bad before good, and by their numbers.
+    """The reviews in the archive: training before test, bad before good, then by number.
 
     Raises:
         DataError: If there are not 12,500 of each, or the archive is damaged.

@@ -1,8 +1,8 @@
-"""Pickles of arrays, read without running anything that the file asks for.
+"""Reads pickles of arrays without running anything that the file asks for.
 
-A pickle may name any function of any module and have it called. This reader knows the names of the
-parts of a numpy array, and refuses every other. Nor can a few bytes ask for much memory: for a list
-of remembered values with billions of places, or for an array before its content is seen.
+A pickle may name any function of any module and have it called. This reader accepts only the names
+of the parts of a numpy array. Nor can a few bytes request much memory, by a memo with billions of
+entries or by an array before its content is seen.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from plumbline.data.files import DataError, md5_of
 
 
 def read_pickle(path: Path) -> Any:
-    """What a pickle holds, if that is numbers, strings, lists, dicts and numpy arrays.
+    """The content of a pickle, if it is numbers, strings, lists, dicts and numpy arrays.
 
-    Strings of Python 2 are read as Latin-1, which is what arrays need.
+    Python 2 strings are read as Latin-1, which arrays need.
 
     Raises:
         DataError: If it is damaged, or asks for anything else.
@@ -48,21 +48,21 @@ class _Refused(pickle.UnpicklingError):
 
 
 def _check_places(data: bytes) -> None:
-    """Refuses a number for a remembered value that is larger than the file: room is made for it."""
+    """Refuses a memo index that is larger than the file, since memory is allocated for it."""
     for code, argument, _ in pickletools.genops(data):
         if code.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > len(data):
             raise _Refused(f"room for {argument:,} values")
 
 
 def _empty(kind: Any, shape: Any, code: Any) -> Any:
-    """An array that is filled later, of the shape that its content then has."""
+    """An array that is filled later, with the shape that its content then has."""
     if kind is not np.ndarray or shape != (0,):
         raise _Refused(f"an array of shape {shape} before its content")
     return np.empty(0, "b")
 
 
 def _dtype(kind: Any, align: Any = False, copy: Any = False) -> Any:
-    # Old pickles have 0 and 1 here, against which numpy 2.4 warns.
+    # Old pickles have 0 and 1 here, which numpy 2.4 warns about.
     return np.dtype(kind, align=bool(align), copy=bool(copy))
 
 
@@ -81,6 +81,6 @@ class _ArraysOnly(pickle.Unpickler):
                 return np.ndarray
             case "numpy", "dtype":
                 return _dtype
-            case "_codecs", "encode":  # bytes, in a pickle by Python 3 for Python 2
+            case "_codecs", "encode":  # bytes, pickled by Python 3 for Python 2
                 return _encoded
         raise _Refused(f"{module}.{name}")

@@ -33,8 +33,8 @@ SVHN = (
 def svhn(*, folder: Folder = None, normalise: bool = False, verify: bool = True) -> Splits:
     """SVHN: 73,257 and 26,032 images ``[3, 32, 32]`` of ten digits, which are the groups too.
 
-    The label is the digit (the files say 10 for a zero). The 531,131 further images that come with
-    the data set ("extra") are not part of the standard split and not read.
+    The label is the digit (the files have 10 for a zero). The 531,131 further images of the data
+    set ("extra") are not part of the standard split and are not read.
 
     Args:
         folder: The data folder.
@@ -72,7 +72,7 @@ def _read(path: Path) -> tuple[Mapped, Tensor, Tensor]:
             f"{path} has {found or 'neither X nor y'} where X of 32 x 32 x 3 x n bytes and y of n "
             "labels are expected: it is another file."
         )
-    # MATLAB's order has an image's bytes side by side, so that no copy is made here.
+    # In MATLAB's order the bytes of an image are adjacent, so nothing is copied here.
     images = content["X"].transpose(3, 2, 0, 1)
     y = labels(content["y"].reshape(-1) % 10, 10, path)
     return Mapped([images]), y, y

@@ -1,8 +1,8 @@
 """Texts as numbers: words found once, then looked up in a vocabulary or hashed.
 
-A ``Corpus`` is the words of many texts as numbers into a list of all words that occur. That list is
-bookkeeping and reaches no model: what a model sees goes through a ``Vocabulary``, which says where
-it is from, or through ``hashing``, which needs none.
+A ``Corpus`` holds the words of many texts as numbers into a list of all words that occur. That list
+is bookkeeping and reaches no model: what a model sees goes through a ``Vocabulary``, which says
+where it comes from, or through ``hashing``, which needs none.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from plumbline.data.base import Constant, Splits
 from plumbline.data.files import DataError, reading
 
 PADDING, UNKNOWN = 0, 1
-_SPECIAL = 2  # words are numbered from here on
+_SPECIAL = 2  # words are numbered from here
 
-# Part of what caches of corpora are known by: to be changed with what ``tokens`` finds.
+# Part of the key of cached corpora: change it whenever ``tokens`` changes.
 TOKENISER = "lower case, runs of letters and digits, apostrophes inside; html breaks dropped"
 _WORD = re.compile(r"\w+(?:'\w+)*")
 _BREAK = re.compile(r"<br\s*/?>")
@@ -43,7 +43,7 @@ class Corpus:
 
     Attributes:
         words: Every word that occurs, once.
-        numbers: All texts' words one after the other, by their places in ``words``: int32.
+        numbers: The words of all texts, one after the other, as positions in ``words``: int32.
         starts: Where each text starts in ``numbers``, and the end: ``[n + 1]`` of int64.
     """
 
@@ -55,7 +55,7 @@ class Corpus:
         return len(self.starts) - 1
 
     def part(self, first: int, last: int) -> Corpus:
-        """The texts from ``first`` up to ``last``, which is not among them."""
+        """The texts from ``first`` up to, but not including, ``last``."""
         starts = self.starts[first : last + 1]
         return Corpus(self.words, self.numbers[starts[0] : starts[-1]], starts - starts[0])
 
@@ -71,7 +71,7 @@ def corpus(texts: Iterable[str]) -> Corpus:
 
 
 class _Places(dict[str, int]):
-    """The place of each word in the order in which they were first asked for."""
+    """The position of each word, in the order in which they were first looked up."""
 
     def __missing__(self, word: str) -> int:
         self[word] = place = len(self)
@@ -93,7 +93,7 @@ class Vocabulary:
     constant: Constant
 
     def __len__(self) -> int:
-        """The number of numbers: words, padding and the unknown word."""
+        """How many numbers there are: words, padding and the unknown word."""
         return len(self.words) + _SPECIAL
 
     @classmethod
@@ -107,11 +107,11 @@ class Vocabulary:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], size: int | None = None) -> Vocabulary:
-        """A public list: the first word of each line, as GloVe's text files have it too.
+        """A public list: the first word of each line, as in GloVe's text files.
 
         Args:
             path: The file, in UTF-8.
-            size: How many words to take at most, from the top; None for all.
+            size: The most words to use, from the top; None for all.
         """
         source = Path(path)
         words: dict[str, None] = {}
@@ -140,7 +140,7 @@ class Vocabulary:
 
 @dataclass(frozen=True, eq=False)
 class TextSplits(Splits):
-    """A data set of texts as numbers of words.
+    """A data set of texts as word numbers.
 
     Attributes:
         vocabulary: Which number is which word.

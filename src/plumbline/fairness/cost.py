@@ -6,9 +6,9 @@ that is over seeds:
 - privacy cost ``pi_k = acc(theta*; D_k) - E[acc(theta~; D_k)]`` (Eq. 1), as a fraction;
 - excessive risk ``R_k = E[L(theta~; D_k)] - L(theta*; D_k)`` (Eq. 2).
 
-As many non-private as private runs are taken as pairs, one per seed, as the paper's standard errors
-do: a seed that splits the data differently then cancels. Otherwise theta* is the mean over the
-non-private runs, and standard errors show the randomness of the private runs only.
+If there are as many non-private as private runs, they are paired by seed, as for the paper's
+standard errors: a seed that splits the data differently then cancels. Otherwise theta* is the mean
+over the non-private runs, and standard errors show the randomness of the private runs only.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from plumbline.fairness.evaluating import GroupReport, evaluate
+from plumbline.fairness.evaluating import NOT_COVERED, GroupReport, evaluate
 from plumbline.fairness.gaps import Gap, gap_of, judged_of, too_small_of, worst_of
 from plumbline.fairness.groups import MINIMUM_SIZE, Names, SensitiveFeatures
 from plumbline.fairness.metrics import ACCURACY, LOSS
 from plumbline.fairness.outcomes import Outcomes
-from plumbline.fairness.results import NOT_COVERED, Number, Undefined, to_json
 from plumbline.fairness.seeds import Estimate, common_sizes, estimate
+from plumbline.results import Number, Undefined, to_json
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class CostGap(Gap):
     """The gap of the groups' expected costs, the largest over pairs of groups.
 
     Attributes:
-        standard_error: Of the difference between these two groups, over runs. It does not know that
+        standard_error: Of the difference between these two groups, over runs. It ignores that
             the pair was chosen for being far apart.
-        per_run: The gap of every private run by itself, to compare methods over seeds.
+        per_run: The gap of each private run, to compare methods over seeds.
     """
 
     standard_error: Number
@@ -43,11 +43,11 @@ class CostGap(Gap):
 
 @dataclass(frozen=True)
 class CostByGroup:
-    """A cost, overall and by group. Costs are better when low, and may be negative.
+    """A cost, overall and by group. Lower is better, and costs may be negative.
 
     Attributes:
         overall: Over all records.
-        by_group: By group, pi_k or R_k.
+        by_group: pi_k or R_k by group.
         judged: The groups that are large enough to judge.
     """
 
@@ -72,7 +72,7 @@ class CostByGroup:
         return CostGap(gap.value, gap.highest, gap.lowest, gap.left_out, error, per_run)
 
     def between(self, first: str, second: str) -> Estimate:
-        """``|pi_a - pi_b|`` of two groups of whatever size (R for the risk)."""
+        """``|pi_a - pi_b|`` of two groups of any size (R for the risk)."""
         for group in (first, second):
             if group not in self.by_group:
                 raise ValueError(f"There is no group {group!r}; the groups are {[*self.by_group]}.")
@@ -109,8 +109,8 @@ class Cost:
     Attributes:
         privacy_cost: pi_k, lost accuracy (Eq. 1).
         excessive_risk: R_k, added loss (Eq. 2).
-        sizes: The number of test records of each group, in the run that has the fewest.
-        too_small: Groups that are too small to judge, in some run.
+        sizes: The number of test records of each group, in the run with the fewest.
+        too_small: Groups that are too small to judge in some run.
     """
 
     privacy_cost: CostByGroup
@@ -132,11 +132,11 @@ def privacy_cost(
     names: Names | None = None,
     minimum_size: int = MINIMUM_SIZE,
 ) -> Cost:
-    """The cost of privacy, of runs that were tested on the same n records.
+    """The cost of privacy, for runs that were tested on the same n records.
 
     Args:
         private: The outcomes of the private runs, one per seed.
-        nonprivate: Those of one non-private run, or of several; if as many, by the same seeds.
+        nonprivate: Those of one or several non-private runs; if as many, with the same seeds.
         sensitive_features: Each record's group, ``[n]``, or several features by name.
         names: The groups' names, as in ``evaluate``.
         minimum_size: Groups with fewer records are too small to judge.
@@ -154,7 +154,7 @@ def privacy_cost(
 
 
 def cost_of_reports(private: Sequence[GroupReport], nonprivate: Sequence[GroupReport]) -> Cost:
-    """The same of reports, for runs that were each tested on records of their own."""
+    """The same from reports, for runs that were each tested on their own records."""
     if not private or not nonprivate:
         raise ValueError(
             f"There are {len(private)} private and {len(nonprivate)} non-private runs; the cost of "

@@ -20,7 +20,12 @@ from plumbline.fairness.metrics import (
     Task,
 )
 from plumbline.fairness.outcomes import Outcomes
-from plumbline.fairness.results import EMPTY, NOT_COVERED, Number, Undefined, to_json
+from plumbline.results import Number, Undefined, to_json
+
+NOT_COVERED = "computed from the test records without noise: not covered by epsilon"
+"""Say this wherever fairness numbers are shown: epsilon covers the training records only."""
+
+EMPTY = Undefined("the group has no records")
 
 
 @dataclass(frozen=True)
@@ -28,10 +33,10 @@ class GroupReport:
     """One model's metrics, overall and by group.
 
     Attributes:
-        overall: Each metric over all records, those of unknown group included.
-        by_group: By group, each metric.
+        overall: Each metric over all records, including those of unknown group.
+        by_group: Each metric by group.
         sizes: The number of test records of each group.
-        minimum_size: From how many records on a group is judged.
+        minimum_size: Groups with fewer records are not judged.
     """
 
     overall: Mapping[str, Number]
@@ -44,7 +49,7 @@ class GroupReport:
         return {group: values[name] for group, values in self.by_group.items()}
 
     def value(self, group: str, name: str) -> Number:
-        """One metric of one group; undefined for a group that this report does not know."""
+        """One metric of one group; undefined for a group that is not in this report."""
         return self.by_group[group][name] if group in self.by_group else EMPTY
 
     @property
@@ -58,12 +63,12 @@ class GroupReport:
         return too_small_of(self.sizes, self.minimum_size)
 
     def difference(self) -> dict[str, Gap]:
-        """By metric, the largest difference between two judged groups."""
+        """The largest difference between two judged groups, by metric."""
         return {name: gap_of(self.metric(name), self.judged) for name in self.overall}
 
     @property
     def worst(self) -> dict[str, str | Undefined]:
-        """By metric, the judged group that fares worst."""
+        """The judged group that does worst, by metric."""
         return {
             metric.name: worst_of(self.metric(metric.name), self.judged, metric.better)
             for metric in METRICS
@@ -71,12 +76,12 @@ class GroupReport:
 
     @property
     def demographic_parity_difference(self) -> Number:
-        """The largest difference of selection rates."""
+        """The largest difference in selection rates."""
         return self.difference()[SELECTION_RATE].value
 
     @property
     def equalised_odds_difference(self) -> Number:
-        """The larger of the differences of true and of false positive rates."""
+        """The larger of the differences in true and in false positive rates."""
         gaps = self.difference()
         values = [gaps[name].value for name in (TRUE_POSITIVE_RATE, FALSE_POSITIVE_RATE)]
         for value in values:
@@ -115,7 +120,7 @@ def evaluate(
         outcomes: What a model did on n test records.
         sensitive_features: Each record's group, ``[n]``, or several features by name, whose
             intersections are the groups. None, NaN and -1 are the group "unknown".
-        names: The groups' names by value; of several features, by feature.
+        names: The groups' names by value; for several features, by feature.
         positive: The class whose prediction is a selection, in tasks of two classes.
         minimum_size: Groups with fewer records are too small to judge.
     """
@@ -123,8 +128,8 @@ def evaluate(
     groups = group_records(sensitive_features, len(outcomes), names)
     task = Task.of(outcomes, positive)
 
-    # All metrics are one to MetricFrame, which unpacks a group's columns anew for every metric. The
-    # records' numbers say which losses and scores go with the labels and predictions it hands over.
+    # MetricFrame unpacks a group's columns for every metric, so all metrics are one function. The
+    # row numbers say which losses and scores belong to the labels and predictions it passes.
     def metrics(y_true: Any, y_pred: Any, rows: Any) -> tuple[Number, ...]:
         own = outcomes.take(rows)
         return tuple(metric(own, task) for metric in METRICS)

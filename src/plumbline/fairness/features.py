@@ -1,7 +1,7 @@
 """One sensitive feature: the names of its groups, and each record's group.
 
-A record whose group is unknown (None, NaN, pandas' NA, or the number -1) stays in, in a group of
-its own called "unknown".
+Records whose group is not known (None, NaN, pandas' NA, or the number -1) form a group of their
+own, called "unknown".
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from plumbline.fairness.outcomes import Integers, as_array
 UNKNOWN = "unknown"
 
 Values = Sequence[Any] | NDArray[Any] | Tensor
-"""One value per record, ``[n]``: numbers, strings or booleans. A pandas Series is one too."""
+"""One value per record, ``[n]``: numbers, strings or booleans. May be a pandas Series."""
 
 FeatureNames = Sequence[str] | Mapping[Any, str]
-"""A feature's groups by value, as ``("male", "female")`` or ``{0: "male", 1: "female"}``."""
+"""Names of a feature's groups: ``("male", "female")`` or ``{0: "male", 1: "female"}``."""
 
 
 def groups_of_feature(
     where: str, values: Any, records: int, names: FeatureNames | None
 ) -> tuple[list[str], Integers]:
-    """The names of a feature's groups, and each record's group by its number among them, ``[n]``.
+    """The names of a feature's groups, and the position of each record's group in them, ``[n]``.
 
     Args:
-        where: What to call the values in an error.
-        values: ``Values``, in any form that pandas can take.
+        where: The name of the values in errors.
+        values: ``Values``, in any form that pandas accepts.
         records: n.
-        names: The groups' names by value; a value -1 that is named is a group like any other.
+        names: The groups' names by value; if -1 has a name, it is a group like any other.
     """
     series = _one_column(where, values)
     if len(series) != records:
@@ -54,7 +54,7 @@ def groups_of_feature(
     order = list(dict.fromkeys([*_declared(names), *(labels[value] for value in _sorted(known))]))
     if len(known) < len(kinds) or (found < 0).any():
         order = [label for label in order if label != UNKNOWN] + [UNKNOWN]
-    # The last entry is where factorize's -1, a missing value, points to.
+    # factorize's -1, a missing value, points to the last entry.
     table = [order.index(labels.get(value, UNKNOWN)) for value in kinds]
     table.append(order.index(UNKNOWN) if UNKNOWN in order else 0)
     return order, np.asarray(table, np.int64)[found]
@@ -64,12 +64,12 @@ def _one_column(where: str, values: Any) -> pd.Series:
     values = as_array(values) if isinstance(values, Tensor) else values
     if len(shape := np.shape(values)) != 1:
         raise ValueError(
-            f"{where} has shape {shape}; give one value per record, [n]. Several features are a "
-            "mapping from their names to their values."
+            f"{where} has shape {shape}; give one value per record, [n]. Give several features as "
+            "a mapping from their names to their values."
         )
     if isinstance(values, pd.Series | np.ndarray):
         return pd.Series(values)
-    # As objects, for numpy would turn the None of a list of strings into the string "None".
+    # As objects: numpy would turn the None in a list of strings into the string "None".
     items = [value.item() if isinstance(value, Tensor) else value for value in values]
     return pd.Series(items, dtype=object)
 

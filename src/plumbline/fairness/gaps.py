@@ -1,8 +1,8 @@
-"""How far groups are apart, and which of them are judged.
+"""How far apart groups are, and which groups are judged.
 
-A gap is the largest difference between two groups, as fairlearn's ``difference()`` is; for two
-groups it is ``pi_{a,b} = |pi_a - pi_b|`` (paper 004, section 3.1). Groups that are too small to
-judge, and groups without a value, are left out of it and named.
+A gap is the largest difference between two groups, as in fairlearn's ``difference()``; for two
+groups it is ``pi_{a,b} = |pi_a - pi_b|`` (paper 004, section 3.1). Unlike fairlearn's, it leaves
+out groups that are too small to judge or have no value, names them, and names the two groups.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from plumbline.fairness.results import Number, Undefined, defined
+from plumbline.results import Number, Undefined
 
 
 @dataclass(frozen=True)
@@ -69,4 +69,8 @@ def too_small_of(sizes: Mapping[str, int], minimum_size: int) -> tuple[str, ...]
 
 
 def _known(values: Mapping[str, Number], judged: tuple[str, ...]) -> dict[str, float]:
-    return {group: value for group, value in defined(values).items() if group in judged}
+    return {
+        group: value
+        for group, value in values.items()
+        if group in judged and not isinstance(value, Undefined)
+    }

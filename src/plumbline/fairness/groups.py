@@ -1,8 +1,8 @@
-"""Which group each test record belongs to: names, intersections, and those nobody knows.
+"""Which group each test record belongs to: names, intersections, unknown groups.
 
-Of several sensitive features the groups are the intersections, empty ones included. Records whose
-group is unknown are a group like any other. Groups of fewer than 20 records are too small to judge:
-they are shown, and they take no part in gaps and worst groups.
+With several sensitive features the groups are their intersections, including empty ones. Records
+of unknown group are a group like any other. Groups of fewer than 20 records are too small to judge:
+they are shown, but left out of gaps and worst groups.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from plumbline.fairness.outcomes import Integers
 MINIMUM_SIZE = 20
 
 SensitiveFeatures = Values | Mapping[str, Values]
-"""One feature's values; or several by name (a pandas DataFrame is such), which intersect."""
+"""One feature's values; or several by name (or a pandas DataFrame), which are intersected."""
 
 Names = FeatureNames | Mapping[str, FeatureNames]
-"""``FeatureNames``; of several features, by feature."""
+"""``FeatureNames``; for several features, by feature."""
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """The groups, and who is in which.
+    """The groups, and which records are in them.
 
     Attributes:
         labels: The groups' names, in order; "sex=female & race=other" for intersections.
-        codes: Each record's group, by its number in ``labels``, ``[n]``.
+        codes: The position of each record's group in ``labels``, ``[n]``.
     """
 
     labels: tuple[str, ...]
@@ -58,8 +58,8 @@ def group_records(
     Args:
         sensitive_features: The group of each record, ``[n]``, or several features by name.
         records: n.
-        names: The groups' names by value. Groups that are named are shown even if empty, and in
-            the order named; a value -1 that is named is a group like any other.
+        names: The groups' names by value. Named groups are shown even if empty, in the order of
+            the names; if -1 has a name, it is a group like any other.
     """
     if isinstance(sensitive_features, pd.DataFrame):
         sensitive_features = {str(name): sensitive_features[name] for name in sensitive_features}

@@ -1,4 +1,4 @@
-"""What one trained model did on the test records: the input of every fairness number."""
+"""The outcomes of one trained model on the test records: the input of every fairness number."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _T = TypeVar("_T", bound=np.generic)
-_SLACK = 1e-5  # a softmax in float32 may come out above one by its rounding
+_SLACK = 1e-5  # a float32 softmax may round to slightly above one
 
 
 class Outcomes:
-    """One run's outcomes on n test records, in one order for all arrays.
+    """One run's outcomes on n test records, in the same order in all arrays.
 
     Attributes:
         labels: The true classes, ``[n]`` int64.
         predictions: The predicted classes, ``[n]`` int64.
-        losses: Each record's loss, ``[n]`` float64, or None. They may be infinite or NaN, as those
-            of a model that diverged are.
+        losses: Each record's loss, ``[n]`` float64, or None. They may be infinite or NaN, if the
+            model diverged.
         scores: The predicted probability of the *predicted* class, ``[n]`` float64, or None.
     """
 
@@ -54,7 +54,7 @@ class Outcomes:
         """The outcomes of a classifier.
 
         Args:
-            logits: ``[n, C]``; the softmax of a row has the classes' probabilities.
+            logits: ``[n, C]``; the softmax of a row gives the classes' probabilities.
             labels: ``[n]``, from 0 to C - 1.
             losses: ``[n]``; by default the cross-entropy.
         """
@@ -89,7 +89,7 @@ class Outcomes:
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """Values as a numpy array; tensors from any device, with or without gradient."""
+    """Values as a numpy array; tensors may be on any device, with or without gradient."""
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         values = (values.double() if values.is_floating_point() else values).numpy()
@@ -115,7 +115,7 @@ def _numbers(name: str, values: ArrayLike | Tensor) -> Floats:
 
 
 def _probabilities(scores: Floats) -> Floats:
-    outside = (scores < -_SLACK) | (scores > 1 + _SLACK)  # not NaN, which a model may well say
+    outside = (scores < -_SLACK) | (scores > 1 + _SLACK)  # not NaN, which a model may well return
     if outside.any():
         raise ValueError(
             f"scores have {float(scores[outside][0])!r}; each must be the predicted probability of "

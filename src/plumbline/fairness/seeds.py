@@ -1,4 +1,4 @@
-"""Across seeds: means with their standard errors."""
+"""Means and standard errors across seeds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 from plumbline.fairness.evaluating import GroupReport
 from plumbline.fairness.gaps import too_small_of
-from plumbline.fairness.results import Number, Undefined
+from plumbline.results import Number, Undefined
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,9 @@ class Estimate:
     """A mean over runs.
 
     Attributes:
-        mean: Their mean.
-        standard_error: The standard deviation over runs (with n - 1), over the root of n.
-        per_run: What it is the mean of, one number per run.
+        mean: The mean.
+        standard_error: The standard deviation over runs (with n - 1), divided by the root of n.
+        per_run: The number of each run.
     """
 
     mean: Number
@@ -49,9 +49,9 @@ class SeedReport:
 
     Attributes:
         overall: Each metric over all records.
-        by_group: By group, each metric.
-        difference: Each metric's gap: the mean of every run's own, not the gap of the means.
-        sizes: The number of test records of each group, in the run that has the fewest.
+        by_group: Each metric by group.
+        difference: Each metric's gap: the mean of the runs' gaps, not the gap of the means.
+        sizes: The number of test records of each group, in the run with the fewest.
         too_small: Groups that are too small to judge in some run.
     """
 
@@ -63,7 +63,7 @@ class SeedReport:
 
 
 def across_seeds(reports: Sequence[GroupReport]) -> SeedReport:
-    """Means and standard errors over the runs of one method, which may differ in their test set."""
+    """Means and standard errors over the runs of one method, whose test sets may differ."""
     sizes, minimum_size = common_sizes(reports)
     metrics = tuple(reports[0].overall)
     gaps = [report.difference() for report in reports]
@@ -80,16 +80,16 @@ def across_seeds(reports: Sequence[GroupReport]) -> SeedReport:
 
 
 def common_sizes(reports: Sequence[GroupReport]) -> tuple[dict[str, int], int]:
-    """Each group's size in the run that has the fewest of it, and the largest minimum size."""
+    """Each group's size in the run with the fewest of it, and the largest minimum size."""
     if not reports:
-        raise ValueError("There is no report; give that of at least one run.")
+        raise ValueError("There are no reports; give those of at least one run.")
     groups = dict.fromkeys(group for report in reports for group in report.sizes)
     sizes = {group: min(report.sizes.get(group, 0) for report in reports) for group in groups}
     return sizes, max(report.minimum_size for report in reports)
 
 
 def _stated(value: Number) -> Number:
-    """The value, or why it is none: an Undefined never hides behind a NaN."""
+    """The value, or why there is none: never a NaN."""
     if isinstance(value, Undefined) or math.isfinite(value):
         return value
     return Undefined(f"the value is {value}")

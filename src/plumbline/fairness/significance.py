@@ -1,8 +1,8 @@
-"""Is a method better than another over seeds? One-sided Wilcoxon tests, with Holm's correction.
+"""Is one method better than another over seeds? One-sided Wilcoxon tests, Holm's correction.
 
 Seeds are pairs: run s of a method is compared with run s of the baseline. With n pairs no p-value
-is below ``2^-n`` (5 seeds: 1/32), and Holm multiplies the smallest of m by m, so that with 5 seeds
-and two methods nothing can be significant at 0.05. The result says so.
+is below ``2^-n`` (5 seeds: 1/32), and Holm multiplies the smallest of m by m: with 5 seeds and two
+methods nothing can be significant at 0.05. The result says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import wilcoxon
 
 from plumbline.fairness.outcomes import Floats
-from plumbline.fairness.results import Number, Undefined
+from plumbline.results import Number, Undefined
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,11 @@ class PairedTest:
 
     Attributes:
         mean_difference: The method's mean minus the baseline's.
-        p_value: Of the one-sided test, by itself: how often a method no better than the baseline
-            would look this much better.
+        p_value: Of the one-sided test alone: how often a method no better than the baseline would
+            look this much better.
         adjusted: The same after Holm's correction for the number of methods.
-        smallest: The smallest p-value that these pairs can give, ``2^-n`` with n the pairs that
-            differ.
-        zeros: The pairs with no difference, which the test discards.
+        smallest: The smallest p-value that these pairs can give, ``2^-n`` for n pairs that differ.
+        zeros: The number of pairs with no difference, which the test discards.
     """
 
     mean_difference: float
@@ -47,7 +46,7 @@ class SignificanceTests:
 
     Attributes:
         tests: By method.
-        better: Which values are better.
+        better: Whether higher or lower values are better.
         seeds: The number of pairs.
         note: What this number of seeds can show.
     """
@@ -68,14 +67,13 @@ def compare_to(
     The signed-rank test treats ties and zeros as scipy does by default: pairs without a difference
     are discarded (Wilcoxon's way), equal differences share their mean rank. Without either the
     p-value is exact up to 50 seeds, with either up to 13 (all sign flips are tried), and beyond
-    that it comes from the normal approximation. Differences that agree to 12 digits are equal:
-    those of accuracies, which are ratios of whole numbers, carry rounding. Where no pair differs, p
-    is 1.
+    that it comes from the normal approximation. Differences that agree to 12 digits count as equal,
+    since those of accuracies, ratios of whole numbers, carry rounding. If no pair differs, p is 1.
 
     Args:
-        baseline: One value per seed, ``[n]``: such as the accuracies of plain DP-SGD, or its gaps
+        baseline: One value per seed, ``[n]``, such as the accuracies of plain DP-SGD, or its gaps
             (``cost.privacy_cost.gap.per_run``).
-        others: By method, one value per seed, in the same order of seeds.
+        others: For each method one value per seed, in the same order of seeds.
         better: Whether a higher value is better (accuracy) or a lower one (loss, gaps).
     """
     if better not in ("higher", "lower"):
@@ -131,8 +129,8 @@ def _values(name: str, runs: Sequence[Number], seeds: int) -> Floats:
     for run in runs:
         if isinstance(run, Undefined) or not math.isfinite(run):
             raise ValueError(
-                f"{name} has a value that is {run}; every seed needs a finite number. Leave a seed "
-                "that has none out of all methods, and say so."
+                f"{name} has a value that is {run}; every seed needs a finite number. Leave out a "
+                "seed without one from all methods, and say so."
             )
     if len(runs) != seeds or seeds == 0:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Every record's gradient, without building it: the algebra that everything else stands on.
+"""Per-record gradients, without building them: the algebra that everything else builds on.
 
 ``capture`` runs a model once forward and once backward and returns ``PerSampleGradients``, on which
-norms, weighted sums, inner products, combinations and pools are cheap operations. It knows nothing
-of privacy.
+norms, weighted sums, inner products, combinations and pools are cheap. This package knows nothing
+about privacy.
 """
 
 from plumbline.gradients.allocator import release_memory

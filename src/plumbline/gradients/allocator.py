@@ -1,8 +1,8 @@
-"""Memory that one step frees and the next takes again.
+"""Keeps the memory that one step frees for the next step.
 
-A training step frees hundreds of megabytes and takes the same sizes again right after. The GNU C
-library by default gives large blocks back to the system in between, and faulting their pages in
-anew took a quarter of a private ResNet-20 step. Here it is asked to keep them.
+A training step frees hundreds of megabytes and allocates the same sizes right after. By default the
+GNU C library returns large blocks to the system in between, and faulting their pages in again took
+a quarter of a private ResNet-20 step.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from functools import cache
 
 @cache
 def keep_freed_memory() -> bool:
-    """Asks the C library to keep memory that is freed, for the next step; once per process.
+    """Tells the C library to keep freed memory for the next step; once per process.
 
-    Peak memory does not change; between steps the process holds it. ``release_memory`` gives back
-    what is not in use.
+    Peak memory does not change; the process holds it between steps. ``release_memory`` returns
+    what is unused.
 
     Returns:
-        Whether the C library could be asked.
+        Whether the C library supports this.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
-        return False  # another C library: nothing to ask for
+        return False  # another C library
     return bool(mallopt(_M_MMAP_THRESHOLD, _NEVER) and mallopt(_M_TRIM_THRESHOLD, _NEVER))
 
 
 def release_memory() -> None:
-    """Gives memory that is not in use back to the system."""
+    """Returns unused memory to the system."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

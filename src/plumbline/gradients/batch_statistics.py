@@ -1,8 +1,8 @@
-"""BatchNorm whose statistics are those of a few rows that belong together, not of the batch.
+"""BatchNorm with the statistics of small groups of rows instead of the whole batch.
 
 A record and its public companions, or the records of a bucket, go through BatchNorm by themselves:
-what one such group holds never moves another group's output. Running statistics are neither used
-nor changed. The modules are as before when the context ends.
+one group's content never changes another group's output. Running statistics are neither used nor
+updated. The modules are restored when the context ends.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Forward = Callable[[Tensor], Tensor]
 
 @contextmanager
 def grouped_batch_norm(model: nn.Module, index: Tensor) -> Iterator[None]:
-    """Every BatchNorm of ``model`` normalises the rows of equal ``index`` (``[rows]``) together."""
+    """Every BatchNorm of ``model`` normalises rows with equal ``index`` (``[rows]``) together."""
     groups = int(index.max()) + 1 if len(index) else 0
     sizes = torch.bincount(index, minlength=groups)
 
@@ -38,7 +38,7 @@ def grouped_batch_norm(model: nn.Module, index: Tensor) -> Iterator[None]:
 
 @contextmanager
 def without_batch_norm(model: nn.Module) -> Iterator[None]:
-    """Every BatchNorm of ``model`` only scales and shifts: what else in it mixes records?"""
+    """Every BatchNorm of ``model`` only scales and shifts, to find what else mixes records."""
     with _replaced(model, lambda module: lambda rows: _affine(module, rows)):
         yield
 
@@ -46,7 +46,7 @@ def without_batch_norm(model: nn.Module) -> Iterator[None]:
 @contextmanager
 def _replaced(model: nn.Module, forward_of: Callable[[_BatchNorm], Forward]) -> Iterator[None]:
     modules = [module for module in model.modules() if isinstance(module, _BatchNorm)]
-    # Some libraries put a forward of their own on a module; it must be there again afterwards.
+    # Some libraries set a forward of their own on a module; it must be restored afterwards.
     before = [module.__dict__.get("forward") for module in modules]
     try:
         for module in modules:
@@ -79,7 +79,7 @@ def _affine(module: _BatchNorm, rows: Tensor) -> Tensor:
 def _refuse_other_rows(rows: Tensor, index: Tensor) -> None:
     if len(rows) != len(index):
         raise ValueError(
-            f"A BatchNorm layer was given {len(rows)} rows where the batch has {len(index)}: the "
-            "model folds other dimensions into the batch, so rows cannot be told apart. Use "
+            f"A BatchNorm layer got {len(rows)} rows, but the batch has {len(index)}: the model "
+            "folds other dimensions into the batch, so rows cannot be told apart. Use "
             "another normalisation there."
         )

@@ -1,4 +1,4 @@
-"""What earlier captures of a model have shown: its layouts, its batch dimension, its checks."""
+"""What earlier captures of a model showed: its layouts, its batch dimension, its checks."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from plumbline.gradients.model_parts import Anatomy
+from plumbline.gradients.model_parts import ModelParts
 from plumbline.gradients.tape import Memory, Tape
 
 
 class EmptyBatch(Exception):
-    """The model was given a batch without records."""
+    """The batch has no records."""
 
 
 @dataclass
@@ -34,18 +34,18 @@ class History:
     _input_shape: tuple[int, ...] = ()
     _lengths: set[int] = field(default_factory=set)
 
-    def unconfirmed(self, anatomy: Anatomy) -> bool:
+    def unconfirmed(self, parts: ModelParts) -> bool:
         """Whether no capture with these trainable parameters and modes has been checked yet."""
-        return anatomy.signature not in self._confirmed
+        return parts.signature not in self._confirmed
 
-    def confirm(self, anatomy: Anatomy, tape: Tape) -> None:
-        """Notes that a capture agreed with autograd."""
-        self._confirmed.add(anatomy.signature)
+    def confirm(self, parts: ModelParts, tape: Tape) -> None:
+        """Remembers that a capture agreed with autograd."""
+        self._confirmed.add(parts.signature)
         tape.remember()
 
     @contextmanager
     def counting(self, model: nn.Module, tape: Tape) -> Iterator[None]:
-        """Tells the tape the number of records when the model is called, unless it knows."""
+        """Gives the tape the number of records when the model is called, unless it is known."""
         if tape.expected is not None:
             yield
             return
@@ -73,13 +73,13 @@ class History:
         return records > 0 and any(length % records == 0 for length in self._lengths if length)
 
     def learn(self, records: int) -> None:
-        """Notes which dimension of the last input had ``records`` entries."""
+        """Remembers which dimension of the last input had ``records`` entries."""
         if records in self._input_shape:
             self.batch_dim = self._input_shape.index(records)
 
 
 def history_of(model: nn.Module) -> History:
-    """The model's history; it dies with the model."""
+    """The model's history; it is deleted with the model."""
     return _HISTORIES.setdefault(model, History())
 
 

@@ -1,9 +1,9 @@
-"""``capture``: one forward and one backward pass, every record's gradient.
+"""``capture``: per-record gradients from one forward and one backward pass.
 
-The model's trainable parameters are replaced by tracked tensors while ``losses()`` runs, and put
-back whatever happens. The first capture of a model is checked against autograd (``checking.py``),
-so that no parameter can escape and no record can be taken for another; so is any later one whose
-layout could be read in two ways (a batch that is by chance as long as a sequence).
+The model's trainable parameters are replaced by tracked tensors while ``losses()`` runs, and are
+always put back. The first capture of a model is checked against autograd (``checking.py``), so that
+no parameter can escape and no two records can be confused; so is any later capture whose layout is
+ambiguous (a batch that happens to be as long as a sequence).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from plumbline.gradients.errors import (
     RecordsMixError,
     UnsupportedModelError,
 )
-from plumbline.gradients.layout_search import Readings
-from plumbline.gradients.model_parts import Anatomy, anatomy_of
+from plumbline.gradients.layout_search import LayoutSearch
+from plumbline.gradients.model_parts import ModelParts, parts_of
 from plumbline.gradients.per_sample import PerSampleGradients
 from plumbline.gradients.random_state import RandomState
 from plumbline.gradients.substitution import substituted
@@ -41,8 +41,8 @@ class Perturbation:
     Attributes:
         gradients: The per-record gradients ``g_i``.
         scale: ``[B]``, one number per record of ``gradients``, or one for all.
-        index: When the new batch has several rows per record (views), whose gradient each row
-            uses, ``[rows]``; by default row i uses record i's.
+        index: When the new batch has several rows per record (views), the record whose gradient
+            each row uses, ``[rows]``; by default row i uses record i's.
     """
 
     gradients: PerSampleGradients
@@ -51,7 +51,7 @@ class Perturbation:
 
     @property
     def rows(self) -> int:
-        """The number of rows of the batch to be captured."""
+        """The number of rows of the batch to capture."""
         return self.gradients.records if self.index is None else len(self.index)
 
     def offsets(self) -> dict[str, Offset]:
@@ -76,10 +76,10 @@ def capture(
     records: int | None = None,
     together: Tensor | None = None,
 ) -> PerSampleGradients:
-    """Every record's gradient of its own loss, from one forward and one backward pass.
+    """The gradient of each record's own loss, from one forward and one backward pass.
 
-    Weights, hooks, ``requires_grad``, ``.grad`` and training mode are as before when it returns,
-    also by an exception. The first capture of a model runs a second backward pass as a check.
+    Weights, hooks, ``requires_grad``, ``.grad`` and training mode are restored when it returns or
+    raises. The first capture of a model runs a second backward pass as a check.
 
     Args:
         model: The model; its trainable parameters are the ones captured.
@@ -87,37 +87,37 @@ def capture(
         at: Where the gradients are taken: at the weights as they are (None), at weights shifted by
             one offset for all records (a mapping by parameter name), or at every record's own
             weights (a ``Perturbation``).
-        records: The number of records, when the caller knows it. Otherwise it is read from the
-            model's first input, and the batch is run again if that was wrong.
+        records: The number of records, if known. Otherwise it is read from the model's first
+            input, and the batch is run again if that was wrong.
         together: When a record is several rows of the batch that may depend on each other (they
-            share batch statistics), which record each row belongs to, ``[rows]``, from 0.
-            ``losses`` then returns a loss per row, and the gradients are those of the records'
+            share batch statistics), the record that each row belongs to, ``[rows]``, from 0.
+            ``losses`` then returns a loss per row, and the gradients are those of each record's
             summed losses.
 
     Raises:
         CaptureError: With the reason and the remedy, when per-record gradients are not defined
-            or cannot be had.
+            or cannot be computed.
     """
     keep_freed_memory()
-    anatomy = anatomy_of(model)
-    _refuse_misfit(at, anatomy.parameters)
-    start = RandomState(anatomy.parameters.values())
-    task = _Task(model, anatomy, losses, at, history_of(model), start, together)
+    parts = parts_of(model)
+    _refuse_misfit(at, parts.parameters)
+    start = RandomState(parts.parameters.values())
+    task = _Task(model, parts, losses, at, history_of(model), start, together)
     if isinstance(at, Perturbation) and records is None:
         records = at.rows
-    run = _run(task, records, task.history.unconfirmed(anatomy))
+    run = _run(task, records, task.history.unconfirmed(parts))
     if run.compared:
-        task.history.confirm(anatomy, run.tape)
+        task.history.confirm(parts, run.tape)
     gradients = PerSampleGradients(run.terms, run.records, run.losses)
     return gradients if together is None else gradients.pool(together)
 
 
 @dataclass(frozen=True)
 class _Task:
-    """What a capture is asked to do; ``start`` is the state of the random numbers before it."""
+    """The arguments of a capture; ``start`` is the random state before it."""
 
     model: nn.Module
-    anatomy: Anatomy
+    parts: ModelParts
     losses: Callable[[], Tensor]
     at: At
     history: History
@@ -126,7 +126,7 @@ class _Task:
 
 
 def _run(task: _Task, records: int | None, checked: bool) -> _Run:
-    """A run, repeated with the same random numbers when something about it was misread."""
+    """A run, repeated with the same random numbers when something was misread."""
     tape = Tape(records, task.history.memory, checked=checked)
     try:
         if records == 0:
@@ -136,9 +136,9 @@ def _run(task: _Task, records: int | None, checked: bool) -> _Run:
     except EmptyBatch:
         return _Run.empty(task, tape)
     except (RecordsMixError, UnsupportedModelError):
-        raise  # whatever the number of records; and the module must not run again and be changed
+        raise  # the number of records is not to blame, and another run could change the module
     except (RuntimeError, ValueError, IndexError) as error:
-        # Perhaps only the number of records was misread: what does the model itself say?
+        # Perhaps only the number of records was misread: count the losses of a plain run.
         task.start.restore()
         with torch.no_grad():
             count = examined(task.losses(), records)
@@ -162,10 +162,10 @@ def _run(task: _Task, records: int | None, checked: bool) -> _Run:
 
 def _otherwise(task: _Task, tape: Tape, parameter: str | None, error: Exception) -> _Run:
     """The first run with other layouts that agrees with autograd; raises ``error`` if none does."""
-    readings = Readings()
-    while (reading := readings.after(tape.choices, parameter)) is not None:
+    search = LayoutSearch()
+    while (layouts := search.after(tape.choices, parameter)) is not None:
         task.start.restore()
-        tape = Tape(tape.expected, task.history.memory, checked=True, readings=reading)
+        tape = Tape(tape.expected, task.history.memory, checked=True, layouts=layouts)
         try:
             run = _Run(task, tape)
         except (RecordsMixError, UnsupportedModelError):
@@ -191,10 +191,10 @@ class _Run:
     def __init__(self, task: _Task, tape: Tape) -> None:
         self.tape = tape
         self.wrong: Difference | None = None
-        parameters = task.anatomy.parameters
-        tape.constants = task.anatomy.constants
+        parameters = task.parts.parameters
+        tape.constants = task.parts.constants
         weights = _weights(tape, parameters, task.at)
-        with substituted(task.anatomy, weights) as tracked, torch.enable_grad():
+        with substituted(task.parts, weights) as tracked, torch.enable_grad():
             values = task.losses()
             self.records = examined(values, tape.expected)
             self.losses = values.detach()
@@ -206,8 +206,8 @@ class _Run:
                 probe.differentiate(values, weights, parameters, tracked)
                 self.wrong = self._difference(probe)
             if self.wrong is not None:
-                # Perhaps by a record whose gradient is only rounding. Alone in its batch it cannot
-                # be taken for another, and a later batch will be checked.
+                # Perhaps a record's gradient is only rounding. Alone in its batch a record cannot
+                # be confused with another, and a later batch will be checked.
                 tape.backward(ANOTHER_SCALE * values.sum(), keep=True)
                 probe.leave_out(self._unsteady(_taken(weights, self.records)))
                 probe.differentiate(values, weights, parameters, tracked)
@@ -226,18 +226,18 @@ class _Run:
 
     @classmethod
     def empty(cls, task: _Task, tape: Tape) -> _Run:
-        """The run of a batch without records: the model itself only shows that it can."""
+        """The run of a batch without records; it only shows that the model accepts one."""
         run = cls.__new__(cls)
         with torch.no_grad():
             values = task.losses()
         run.records, run.losses = examined(values, 0), values
         run.tape, run.wrong, run.compared = tape, None, False
-        run.terms = {name: _absent(p.detach(), 0) for name, p in task.anatomy.parameters.items()}
+        run.terms = {name: _absent(p.detach(), 0) for name, p in task.parts.parameters.items()}
         return run
 
 
 def _refuse_misfit(at: At, parameters: Mapping[str, nn.Parameter]) -> None:
-    """Refuses an offset that is not of this model's trainable parameters."""
+    """Refuses an offset that does not fit the model's trainable parameters."""
     if at is None:
         return
     if isinstance(at, Perturbation):
@@ -274,7 +274,7 @@ def _weights(tape: Tape, parameters: Mapping[str, nn.Parameter], at: At) -> dict
 
 
 def _taken(weights: Mapping[str, Weight], records: int) -> dict[str, Term]:
-    """The gradients that a backward pass has noted, of every parameter."""
+    """Every parameter's gradients from a backward pass."""
     with torch.no_grad():
         return {
             name: weight.taken() or _absent(weight.value.detach(), records)
@@ -283,12 +283,12 @@ def _taken(weights: Mapping[str, Weight], records: int) -> dict[str, Term]:
 
 
 def _absent(value: Tensor, records: int) -> Term:
-    """The gradients of a parameter that no record met: zeros, in one number's memory."""
+    """The gradients of a parameter that no record uses: zeros, in one number's memory."""
     return Dense(value.new_zeros(()).expand(records, *value.shape))
 
 
 def examined(values: object, expected: int | None) -> int:
-    """The number of losses, when they are one per record."""
+    """The number of losses, once they are known to be one per record."""
     if isinstance(values, Tracked):
         raise LossError(
             f"The losses depend on the parameter '{values._weight.name}' but on no record: the "
@@ -315,6 +315,6 @@ def examined(values: object, expected: int | None) -> int:
 def _wrong_length(count: int, expected: int | None) -> LossError:
     return LossError(
         f"losses() returned {count} losses for a batch of {expected} records. Return exactly one "
-        "loss per record (for sequences, the mean over the record's own tokens), or, when the "
-        f"batch does have {count} records, say so: capture(..., records={count})."
+        "loss per record (for sequences, the mean over the record's own tokens). If the "
+        f"batch really has {count} records, pass capture(..., records={count})."
     )

@@ -1,14 +1,14 @@
-"""The check of a capture against autograd's own gradient.
+"""Checks a capture against autograd's own gradient.
 
 With random weights ``r_i``, autograd's gradient of ``sum_i r_i loss_i`` must equal the capture's
-``sum(r)``. A record taken for another leaves the plain sum as it is, so the weights are of both
-signs, and a difference is held against what a sum of unlike gradients would measure, the root of
-``sum_i |r_i g_i|^2``: beside ``sum_i |r_i g_i|`` it would vanish in a large batch. A parameter that
+``sum(r)``. Confusing two records leaves the plain sum unchanged, so the weights have both signs. A
+difference is compared with the root of ``sum_i |r_i g_i|^2``, the size that a sum of unrelated
+gradients would have: next to ``sum_i |r_i g_i|`` it would vanish in a large batch. A parameter that
 is used where the capture does not see it shows as a gradient that reached the parameter (or its
 stand-in) itself.
 
-One record must not be able to stop a run. When the two differ, records whose gradients float32
-cannot tell (``unsteady``) are left out, and the rest is compared again.
+One record must not be able to stop a run. When the two differ, records whose gradients are mostly
+float32 rounding (``unsteady``) are left out, and the rest is compared again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from plumbline.gradients.terms import Term
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a capture differs from autograd, and how, in words."""
+    """Where a capture differs from autograd, and how."""
 
     parameter: str
     message: str
@@ -35,11 +35,11 @@ class Difference:
 class AutogradCheck:
     """Random weights on the losses, and autograd's gradient of that weighted sum.
 
-    Rows that are one record ``together`` have one weight: their losses depend on each other.
+    Rows that belong to one record (``together``) share a weight: their losses depend on each other.
     """
 
     def __init__(self, losses: Tensor, together: Tensor | None = None) -> None:
-        # Drawn on the CPU: the same wherever the losses are.
+        # Drawn on the CPU, so that they do not depend on the device.
         generator = torch.Generator("cpu").manual_seed(len(losses))
         weights = 0.5 + torch.rand(len(losses), generator=generator, device="cpu")
         weights[torch.randperm(len(losses), generator=generator, device="cpu") % 2 == 1] *= -1
@@ -52,7 +52,7 @@ class AutogradCheck:
         self._escaped: list[str] = []
 
     def leave_out(self, rows: Tensor) -> None:
-        """Compares without ``rows`` (``[B]`` bool) from now on, and what is together with them."""
+        """Leaves out ``rows`` (``[B]`` bool) from now on, and the rows together with them."""
         if self._together is not None:
             rows = torch.isin(self._together, self._together[rows])
         self.weights = self.weights.masked_fill(rows, 0)
@@ -60,7 +60,7 @@ class AutogradCheck:
 
     @property
     def complete(self) -> bool:
-        """Whether every parameter was compared, and by some record."""
+        """Whether every parameter was compared for at least one record."""
         references = [value for value in self._reference.values() if value is not None]
         return bool(self.weights.any()) and all(
             bool(torch.isfinite(value).all()) for value in references
@@ -73,14 +73,14 @@ class AutogradCheck:
         parameters: Mapping[str, nn.Parameter],
         tracked: Mapping[str, Tensor],
     ) -> None:
-        """Autograd's own gradient, while the graph is there."""
+        """Computes autograd's own gradient, while the graph exists."""
         names = list(weights)
         with torch._C.DisableTorchFunctionSubclass():
             inputs = [weights[name].value for name in names]
             inputs += [parameters[name] for name in names] + [tracked[name] for name in names]
             gradients = torch.autograd.grad(
                 (self.weights * losses).sum(), inputs, allow_unused=True, retain_graph=True
-            )  # retained: gradients of made weights are pulled back through the graph later
+            )  # retained: gradients of computed weights are pulled back through the graph later
         count = len(names)
         self._reference = dict(zip(names, gradients[:count], strict=True))
         beside = zip(gradients[count : 2 * count], gradients[2 * count :], strict=True)
@@ -93,7 +93,7 @@ class AutogradCheck:
     def difference(self, terms: Mapping[str, Term], *, narrow: bool) -> Difference | None:
         """Where and how the capture differs from autograd; None when they agree.
 
-        ``narrow`` says that some layer ran with fewer than 32 bits, with their rounding.
+        ``narrow``: some layer ran with fewer than 32 bits, and rounded accordingly.
         """
         if self._escaped:
             return Difference(
@@ -111,16 +111,16 @@ class AutogradCheck:
             theirs = reference.get(name, torch.zeros_like(ours)).to(ours.dtype)
             apart = (ours - theirs).double()
             if self._left_out:
-                # Zero times an input that is not finite: autograd cannot leave a record out there.
+                # Zero times a non-finite input is NaN: autograd cannot leave out a record here.
                 apart = apart.where(torch.isfinite(theirs), 0)
             error, size = float(apart.norm()), sizes[name]
             if not error <= tolerance(narrow) * (size + _SHARE * scale):
                 return Difference(
                     name,
                     f"The captured gradient of the parameter '{name}' differs from autograd's own "
-                    f"(by {error:.2e}, its size is {size:.2e}): the capture cannot tell the "
-                    "records apart. Batch dimensions must come first (or second) in every tensor "
-                    "that meets a parameter, and a record's loss must depend on that record only.",
+                    f"(by {error:.2e}, its size is {size:.2e}): the capture cannot tell records "
+                    "apart. The batch dimension must come first (or second) in every tensor that "
+                    "meets a parameter, and a record's loss must depend on that record only.",
                 )
         return None
 
@@ -131,12 +131,12 @@ class AutogradCheck:
 
 
 def unsteady(terms: Mapping[str, Term], again: Mapping[str, Term], *, narrow: bool) -> Tensor:
-    """The records that a comparison cannot go by, ``[B]`` bool.
+    """The records that cannot be compared, ``[B]`` bool.
 
-    ``again`` are the gradients of ``ANOTHER_SCALE`` times the losses. Whatever the model does with
-    its records, they must be that multiple of the others, so what is between them is rounding; so
-    is a part of the size at which a gradient enters a sum. A record is steady when its gradient's
-    norm is finite and that is little beside it.
+    ``again`` are the gradients of ``ANOTHER_SCALE`` times the losses. Whatever the model does, they
+    must be that multiple of the first ones, so any difference is rounding; so is a fraction of the
+    size at which a gradient enters a sum. A record is steady when its gradient's norm is finite and
+    this rounding is small next to it.
     """
     noise, sizes = [], []
     for name, term in terms.items():
@@ -154,15 +154,15 @@ def unsteady(terms: Mapping[str, Term], again: Mapping[str, Term], *, narrow: bo
 
 
 ANOTHER_SCALE = 1.4142135
-"""Not a power of two, by which float32 would round the same way."""
+"""Not a power of two: float32 would round the same way."""
 
 _STEADY = 0.3
-"""The part of the tolerance that a record's own rounding may take up."""
+"""The fraction of the tolerance that a record's own rounding may use."""
 
 _SHARE = 1e-2
-"""The part of the whole gradient that a parameter's small one is held against."""
+"""The fraction of the whole gradient that a parameter's small gradient is compared with."""
 
 
 def tolerance(narrow: bool) -> float:
-    """How far two evaluations of the same gradient may lie apart."""
+    """How far apart two evaluations of the same gradient may be."""
     return 5e-2 if narrow else 1e-3

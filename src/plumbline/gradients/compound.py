@@ -1,8 +1,8 @@
-"""Terms built on terms: tied weights, parametrisations, records computed again.
+"""Terms built on terms: tied weights, parametrisations, recomputed records.
 
 ``Mixed`` adds terms of different kinds on one parameter, ``Pulled`` carries gradients through a
 parametrisation (weight standardisation, weight norm), and ``Patched`` replaces the gradients of
-records whose sums cancel by exact ones.
+records whose sums cancel with exact ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from plumbline.gradients.terms import Dense, Term
 
 
 class Compound(Term):
-    """A term built on others, which answers through their dense gradients."""
+    """A term built on others; it works with their dense gradients."""
 
     parts: Sequence[Term]
 
@@ -44,7 +44,7 @@ class Compound(Term):
         return _added([between, *(part.sum_slack() for part in self.parts)])
 
     def _between(self) -> Tensor | None:
-        """A bound ``[B]`` on the rounding when the parts are put together, if they can cancel."""
+        """A bound ``[B]`` on the rounding of adding up the parts, if they can cancel."""
         return None
 
     @property
@@ -96,7 +96,7 @@ class Mixed(Compound):
         return Mixed([part.pooled(index, groups) for part in self.parts])
 
     def _between(self) -> Tensor:
-        # The parts can cancel each other: what each is rounded by counts, however exact its sum.
+        # The parts can cancel: the rounding of each counts, however exact its own sum.
         total = torch.stack([part.sizes().double() for part in self.parts]).sum(0)
         return total * (ROUNDINGS * unit_roundoff(self.dtype))
 
@@ -109,12 +109,12 @@ class Mixed(Compound):
 
 
 class Pulled(Compound):
-    """Gradients of a parametrisation's original, from those of the weight it makes.
+    """Gradients of a parametrisation's original, from those of the weight it computes.
 
-    ``pull`` maps ``[N, *made]`` gradients of the made weight to ``[N, *shape]`` of the original; it
-    is linear, so a weighted sum is pulled once. Until then a record is in that sum at the size of
-    its made gradient, however little of it the parametrisation lets through (a standardised weight
-    takes out the mean), and what is added after it is rounded at that size.
+    ``pull`` maps ``[N, *made]`` gradients of the computed weight to ``[N, *shape]`` of the
+    original; it is linear, so a weighted sum is pulled once. Until then a record enters that sum
+    with the size of its gradient before the pull, however little of it the parametrisation lets
+    through (a standardised weight removes the mean), and later additions are rounded at that size.
     """
 
     def __init__(self, made: Term, shape: torch.Size, pull: Callable[[Tensor], Tensor]) -> None:
@@ -132,11 +132,11 @@ class Pulled(Compound):
 
     def select(self, index: Tensor) -> Term:
         if len(index) > self.records:
-            return Dense(self.all()[index])  # several views of a record: it is pulled once
+            return Dense(self.all()[index])  # several views of a record: pull it only once
         return Pulled(self.parts[0].select(index), self.shape, self._pull)
 
     def slack(self) -> Tensor | None:
-        return None  # rows that are kept are what is released
+        return None  # the rows that are kept are the ones released
 
     def sum_slack(self) -> Tensor | None:
         entered = self.sizes() * (SUM_ROUNDINGS * unit_roundoff(self.dtype))
@@ -147,22 +147,22 @@ class Pulled(Compound):
         return self.parts[0].sizes().double() * self._gain
 
     def double(self) -> Dense | None:
-        # Exact until it is pulled; the parametrisation itself has the parameters' precision.
+        # Exact until it is pulled; the parametrisation itself runs in the parameters' precision.
         made = self.parts[0].double()
         return None if made is None else Dense(Pulled(made, self.shape, self._pull).all().double())
 
     @cached_property
     def _gain(self) -> float:
-        """By how much the parametrisation stretches a rounding error: one of random direction."""
+        """How much the parametrisation stretches a rounding error of random direction."""
         shape, generator = self.parts[0].shape, torch.Generator(self.device).manual_seed(0)
         error = torch.randn(1, *shape, generator=generator, dtype=self.dtype, device=self.device)
         return float(self._pull(error).norm() / error.norm())
 
 
 class Patched(Compound):
-    """A term of which some records' gradients were computed again, exactly, and are kept.
+    """A term with exact, recomputed gradients for some records.
 
-    Their sums cancel: what another evaluation in float32 would add up for them is rounding.
+    The sums of these records cancel: evaluating them again in float32 would add up rounding.
     """
 
     def __init__(self, term: Term, index: Tensor, exact: Dense) -> None:
@@ -200,13 +200,13 @@ class Patched(Compound):
 
 
 def _added(slacks: Iterable[Tensor | None]) -> Tensor | None:
-    """The sum of the bounds there are; None without any."""
+    """The sum of the bounds that exist; None if there are none."""
     known = [slack for slack in slacks if slack is not None]
     return torch.stack(known).sum(0) if known else None
 
 
 def merge(terms: Sequence[Term]) -> Term:
-    """One term for all the uses of a parameter in a capture."""
+    """One term for all uses of a parameter in a capture."""
     first, *others = terms
     if not others:
         return first

@@ -1,7 +1,7 @@
-"""What can go wrong while per-record gradients are captured, in words.
+"""The errors of capturing per-record gradients.
 
 Every message says what was given, what is expected, and what to do next. All of them are
-``CaptureError``s, so that a caller can catch the family.
+``CaptureError``s, so that a caller can catch them together.
 """
 
 
@@ -14,7 +14,7 @@ class LossError(CaptureError):
 
 
 class BatchDimensionError(CaptureError):
-    """What meets a parameter, or comes out of the meeting, has no dimension for the records."""
+    """A tensor that meets a parameter, or the result, has no dimension for the records."""
 
 
 class RecordsMixError(CaptureError):

@@ -21,13 +21,13 @@ class KernelChoice:
     Attributes:
         parameter: Its name.
         shape: Its shape.
-        form: What is held for it: ``Outer`` (a linear layer's inputs and gradients), ``Convolved``,
-            ``Rows`` (of an embedding), ``Dense`` (the gradients themselves) ...
-        kernel: The way chosen: ``keep`` (dense gradients, kept for the sum), ``stream`` (dense, a
+        form: What is stored for it: ``Outer`` (a linear layer's inputs and gradients),
+            ``Convolved``, ``Rows`` (of an embedding), ``Dense`` (the gradients themselves) ...
+        kernel: The chosen way: ``keep`` (dense gradients, kept for the sum), ``stream`` (dense, a
             few records at a time), ``gram``, ``product`` (one position per record) ...
-        dense_kernel: How dense gradients are made, where there is a choice.
-        seconds: Time of every way that was measured, norms and weighted sum together.
-        memory: Bytes that every way holds beside the captured inputs.
+        dense_kernel: How dense gradients are computed, where there is a choice.
+        seconds: The time of each way that was measured, norms and weighted sum together.
+        memory: The bytes that each way needs besides the captured inputs.
     """
 
     parameter: str
@@ -62,7 +62,7 @@ class Explanation:
 
 
 def explain(model: nn.Module, batch: Batch) -> Explanation:
-    """Runs one capture and prints, per parameter, the kernel chosen beside its alternatives.
+    """Runs one capture and prints, per parameter, the chosen kernel and its alternatives.
 
     Args:
         model: The model.

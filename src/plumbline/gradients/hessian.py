@@ -3,8 +3,8 @@
 Every record gets its own copy of each parameter (a stride-0 view), so the products of all records
 come from one differentiation of the per-record gradients: forward over reverse where torch supports
 it for the model's operations, reverse over reverse elsewhere. This builds ``[B, *shape]`` for every
-parameter: call it on chunks of a batch. Attention runs with its mathematical kernel, the only one
-that can be differentiated twice.
+parameter, so call it on chunks of a batch. Attention runs with its mathematical kernel, the only
+one that can be differentiated twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from plumbline.gradients.capture_history import history_of
 from plumbline.gradients.capturing import examined
-from plumbline.gradients.model_parts import anatomy_of
+from plumbline.gradients.model_parts import parts_of
 from plumbline.gradients.per_sample import PerSampleGradients
 from plumbline.gradients.random_state import RandomState
 from plumbline.gradients.substitution import substituted
@@ -38,20 +38,19 @@ def hvp(
     records: int | None = None,
     mode: Mode = "auto",
 ) -> PerSampleGradients:
-    """Every record's Hessian of its own loss times its own vector.
+    """The Hessian of each record's own loss times the record's own vector.
 
     Args:
         model: The model; its trainable parameters are differentiated.
         losses: Runs the model on a batch and returns one loss per record, ``[B]``.
         vectors: Per-record vectors ``[B, *shape]`` by parameter name (or the gradients of the same
-            records), or one vector ``[*shape]`` for all. Parameters that are not named count as
-            zero.
-        records: The number of records, when the caller knows it.
+            records), or one vector ``[*shape]`` for all. Missing parameters count as zero.
+        records: The number of records, if known.
         mode: ``"forward"`` over reverse, ``"reverse"`` over reverse, or ``"auto"``: forward, and
-            reverse where torch cannot.
+            reverse where torch does not support it.
 
     Returns:
-        ``H_i v_i`` as per-record gradients, dense, to be combined with others.
+        ``H_i v_i`` as dense per-record gradients, to be combined with others.
     """
     if isinstance(vectors, PerSampleGradients):
         records = vectors.records if records is None else records
@@ -74,15 +73,14 @@ def _products(
     *,
     forward: bool,
 ) -> PerSampleGradients:
-    anatomy, history = anatomy_of(model), history_of(model)
-    unknown = set(vectors) - set(anatomy.parameters)
+    parts, history = parts_of(model), history_of(model)
+    unknown = set(vectors) - set(parts.parameters)
     if unknown:
         raise KeyError(f"The vectors name {sorted(unknown)[0]!r}, not a trainable parameter.")
     tape = Tape(records, history.memory, checked=False, dense=True)
-    tape.constants = anatomy.constants
+    tape.constants = parts.constants
     weights = {
-        name: Weight(tape, name, parameter.detach())
-        for name, parameter in anatomy.parameters.items()
+        name: Weight(tape, name, parameter.detach()) for name, parameter in parts.parameters.items()
     }
     if forward:
         _load_forward_rules()
@@ -91,7 +89,7 @@ def _products(
     with (
         forward_ad.dual_level(),
         history.counting(model, tape),
-        substituted(anatomy, weights),
+        substituted(parts, weights),
         torch.enable_grad(),
         sdpa_kernel(SDPBackend.MATH),
     ):
@@ -107,7 +105,7 @@ def _products(
             second = _differentiated(first, met, vectors)
         products = dict(zip(met, second, strict=True))
         terms = {}
-        for name, parameter in anatomy.parameters.items():
+        for name, parameter in parts.parameters.items():
             product = products.get(name)
             if product is None:
                 product = parameter.detach().new_zeros(()).expand(count, *parameter.shape)
@@ -117,7 +115,7 @@ def _products(
 
 
 def _parts(dual: Tensor) -> tuple[Tensor, Tensor | None]:
-    """The value and the tangent of a tensor that was differentiated forward."""
+    """The value and the tangent of a tensor from forward-mode differentiation."""
     value, tangent = forward_ad.unpack_dual(dual)  # type: ignore[no-untyped-call]
     return value, tangent
 
@@ -125,7 +123,7 @@ def _parts(dual: Tensor) -> tuple[Tensor, Tensor | None]:
 def _differentiated(
     gradients: tuple[Tensor | None, ...], met: Mapping[str, Tensor], vectors: Mapping[str, Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """The derivative of ``sum_i <g_i, v_i>`` by every record's own parameters."""
+    """The derivative of ``sum_i <g_i, v_i>`` with respect to each record's own parameters."""
     along = [
         (gradient * vectors[name]).sum()
         for name, gradient in zip(met, gradients, strict=True)
@@ -137,7 +135,7 @@ def _differentiated(
 
 
 def _load_forward_rules() -> None:
-    """Torch loads some of its forward-mode rules at first use, and warns about its own doing so."""
+    """Loads torch's forward-mode rules now: torch warns about itself when it does so lazily."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
         forward_ad._maybe_load_decompositions()  # type: ignore[no-untyped-call]

@@ -1,11 +1,11 @@
-"""Records must not mix: tested by running the model, not by looking at class names.
+"""Checks that records do not mix, by running the model rather than by looking at class names.
 
 The first and the last record of a batch are changed in turn, with the same random numbers: no other
-record's loss may move. Neither may a buffer or a parameter change in a training forward pass, which
-would carry records to later steps (running statistics) or out of the training (an embedding with
-``max_norm``). All this at the weights as they are and again beside them, where a factor that starts
-at zero hides nothing. The first module whose output for an unchanged record moves is named. The
-check leaves no trace.
+record's loss may move. Nor may a buffer or parameter change in a training forward pass, which would
+carry records to later steps (running statistics) or out of the training (an embedding with
+``max_norm``). The check runs at the current weights and again next to them, where a factor that
+starts at zero hides nothing. An error names the first module whose output for an unchanged record
+moves. The check leaves no trace.
 """
 
 from __future__ import annotations
@@ -29,55 +29,55 @@ _LITTLE = 0.05
 
 
 def check_isolation(model: nn.Module, losses: Callable[[Any], Tensor], batch: Any) -> bool:
-    """Refuses a model or loss in which one record can move another's loss.
+    """Refuses a model or loss in which one record can change another's loss.
 
     Args:
         model: The model, in the mode in which it will be trained.
         losses: One loss per record of a batch, ``[B]``.
         batch: Real records (tensors with one row per record, in any nesting); a few are used.
-            Numbers in them that are not finite are replaced by zero.
+            Non-finite numbers in them are replaced by zero.
 
     Returns:
-        Whether the test could tell: False when all records of the batch are alike (discrete ones
-        cannot be changed otherwise than into each other), so that another batch is needed.
+        Whether the check was conclusive: False when all records of the batch are equal (discrete
+        records can only be changed into each other), so that another batch is needed.
 
     Raises:
         RecordsMixError: Naming the first module that mixes records, or what changes in the model.
-        CaptureError: If the batch holds no tensors that could be changed.
+        CaptureError: If the batch has no tensors that can be changed.
     """
     few = _few(batch)
-    told = False
+    conclusive = False
     with _untouched(model) as held, torch.no_grad():
-        for beside in (False, True):
-            if beside:
+        for nudged in (False, True):
+            if nudged:
                 _step_aside(model)
             before, calls = _run(model, losses, few)
-            if not beside:
+            if not nudged:
                 _refuse_changes(model, held)
             for changed in _Changed:
                 other = tree_map(changed.other, few)
                 after, others = _run(model, losses, other)
                 if before.dim() != 1 or before.shape != after.shape:
-                    return True  # the capture itself says what is wrong with such losses
+                    return True  # the capture itself explains what is wrong with these losses
                 if changed.moved(before, after):
                     raise RecordsMixError(_mixing(_culprit(model, changed, calls, others)))
-                told |= _differ(few, other)
-    return told
+                conclusive |= _differ(few, other)
+    return conclusive
 
 
 class _Changed(Enum):
-    """Which record is changed; the others are watched."""
+    """Which record is changed; the others are compared."""
 
     LAST = -1
     FIRST = 0
 
     @property
     def watched(self) -> slice:
-        """The rows of all others."""
+        """The rows of all the others."""
         return slice(None, -1) if self is _Changed.LAST else slice(1, None)
 
     def other(self, leaf: Any) -> Any:
-        """The record replaced by something else of its kind."""
+        """The record replaced by another value of the same kind."""
         if not isinstance(leaf, Tensor) or leaf.dim() == 0:
             return leaf
         changed, source = leaf.clone(), leaf[-1 - self.value]
@@ -85,7 +85,7 @@ class _Changed(Enum):
         return changed
 
     def moved(self, before: Tensor, after: Tensor) -> bool:
-        """Whether a watched row has moved."""
+        """Whether a row that should not have moved did."""
         if before.shape != after.shape or before.dim() == 0 or len(before) < 2:
             return False
         first, second = before[self.watched], after[self.watched]
@@ -102,7 +102,7 @@ class _Changed(Enum):
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a module: what went in and what came out, copied."""
+    """One call of a module: copies of its inputs and outputs."""
 
     name: str
     inputs: list[Tensor]
@@ -112,7 +112,7 @@ class _Call:
 def _run(
     model: nn.Module, losses: Callable[[Any], Tensor], batch: Any
 ) -> tuple[Tensor, list[_Call]]:
-    """The losses, and every module's call in the order in which they ended."""
+    """The losses, and every module's call, in the order in which they finished."""
     calls: list[_Call] = []
     open_calls: list[list[Tensor]] = []
 
@@ -145,15 +145,15 @@ _LOSS = "the loss function"
 
 def _mixing(where: str) -> str:
     remedy = (
-        "Give one loss for each record, of its own output and target alone: with a mean or a sum, "
-        "or a target [B] against an output [B, 1], which makes all pairs, there is none."
+        "Return one loss per record, from its own output and target alone. A mean or a sum, or a "
+        "target [B] against an output [B, 1], which compares all pairs, does not do that."
         if where.startswith(_LOSS)
         else "Replace BatchNorm by GroupNorm (plumbline.suggest_fixes(model) does), give recurrent "
         "and attention layers batch_first=True, and compute nothing over the batch dimension."
     )
     return (
         f"One record changes another record's loss: records first mix in {where}. Per-record "
-        f"clipping is meaningless then, and so is the guarantee. {remedy}"
+        f"clipping is then meaningless, and so is the guarantee. {remedy}"
     )
 
 
@@ -170,7 +170,7 @@ def _culprit(model: nn.Module, changed: _Changed, calls: list[_Call], others: li
     name = calls[first].name
     if not moved["inputs"][first]:
         return _described(model, name)
-    # It was given what had moved already: by the innermost module around it that was not.
+    # Its inputs had already moved: look for the innermost enclosing module whose inputs had not.
     for place in range(first + 1, len(moved["inputs"])):
         around = calls[place].name
         if (not around or name.startswith(f"{around}.")) and not moved["inputs"][place]:
@@ -184,13 +184,13 @@ def _described(model: nn.Module, name: str) -> str:
 
 
 def _few(batch: Any) -> Any:
-    """A few records, the last of which differs from the first if any does; at least two rows."""
+    """A few records, at least two rows; the last one differs from the first if any record does."""
     leaves = [leaf for leaf in _tensors(batch) if leaf.dim()]
     if not leaves:
         raise CaptureError(
-            f"The batch, of type {type(batch).__name__}, shows no tensors with one row per record, "
-            "so it cannot be tested whether records mix. Let the data set (or the collate "
-            "function) give tensors in a tuple, a list or a dict."
+            f"The batch, of type {type(batch).__name__}, has no tensors with one row per record, "
+            "so records cannot be checked for mixing. Make the data set (or the collate function) "
+            "return tensors in a tuple, a list or a dict."
         )
     rows = len(leaves[0])
     differs = torch.zeros(rows, dtype=torch.bool, device="cpu")
@@ -222,7 +222,7 @@ def _copies(values: Any) -> list[Tensor]:
 
 
 def _step_aside(model: nn.Module) -> None:
-    """Moves the trainable weights a little, and those that are zero away from it."""
+    """Moves the trainable weights a little, and zeros away from zero."""
     generator = torch.Generator().manual_seed(0)
     for parameter in model.parameters():
         if parameter.requires_grad and parameter.is_floating_point():
@@ -238,7 +238,7 @@ def _held(model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
 
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """The values of buffers and parameters, which are put back at the end."""
+    """The values of buffers and parameters, restored at the end."""
     before = {name: held.detach().clone() for _, name, held in _held(model)}
     try:
         yield before
@@ -264,6 +264,6 @@ def _refuse_changes(model: nn.Module, before: dict[str, Tensor]) -> None:
 _REMEDIES = {
     "buffer": "Build the layer without running statistics, or use GroupNorm "
     "(plumbline.suggest_fixes(model) does).",
-    "parameter": "Build the layer without what rewrites it (an embedding's max_norm, say), and "
-    "scale the weights once, before the training.",
+    "parameter": "Build the layer without the option that rewrites it (such as an embedding's "
+    "max_norm), and scale the weights once, before training.",
 }

@@ -1,7 +1,7 @@
-"""Every record's gradient plus Gaussian noise of its own: ``g_i + scale * zeta_i``.
+"""Per-record gradients, each with its own Gaussian noise: ``g_i + scale * zeta_i``.
 
 For pre-clipping perturbation (paper 001, Eq. 11). A record's ``zeta_i`` is a function of its seed,
-so it is drawn again where it is needed, a few records at a time, and is never held for the batch.
+so it is drawn again when needed, a few records at a time, and never stored for the whole batch.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def jitter(gradients: PerSampleGradients, scale: float, seeds: Tensor) -> PerSam
 
     Args:
         gradients: ``g_i``.
-        scale: The noise's standard deviation.
-        seeds: ``[B]`` int64, not negative: what each record's noise is drawn from.
+        scale: The standard deviation of the noise.
+        seeds: ``[B]`` int64, not negative: the seed of each record's noise.
     """
     terms = {
         name: Jittered(gradients.term(name), scale, seeds ^ zlib.crc32(name.encode()))
@@ -58,7 +58,7 @@ class Jittered(Compound):
         return Jittered(self.parts[0].select(index), self._scale, self._seeds[index.cpu()])
 
     def _between(self) -> Tensor:
-        # The gradient and its noise can cancel: what each is rounded by counts.
+        # The gradient and its noise can cancel: the rounding of each counts.
         sizes = self.parts[0].sizes().double() + self._scale * (2 + math.sqrt(self.shape.numel()))
         return sizes * (ROUNDINGS * unit_roundoff(self.dtype))
 

@@ -1,9 +1,9 @@
 """Which kernel computes a layer's per-record gradients: measured once per shape, then remembered.
 
-Per-record gradients of one layer can be had in several ways, and which is fastest depends on the
-layer's shape and on the machine. ``Kernels.run`` times the candidates on the first batch of a shape
-(as cuDNN's benchmark mode does), keeps the fastest and uses it from then on. After ``pin``, each
-shape's first candidate is taken, so that two runs add up their numbers in the same order.
+One layer's per-record gradients can be computed in several ways, and which is fastest depends on
+the layer's shape and on the machine. ``Kernels.run`` times the candidates on the first batch of a
+shape (like cuDNN's benchmark mode), keeps the fastest and uses it from then on. After ``pin``, each
+shape's first candidate is taken, so that two runs add their numbers in the same order.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def bucket(records: int) -> int:
 
 @dataclass
 class Kernels:
-    """The measured (or given) choice of a kernel for each layer shape.
+    """The choice of a kernel for each layer shape, measured or given.
 
     Attributes:
-        measure: Time the candidates of a shape that has no choice yet. When False the first
-            candidate is taken, which makes the choice the same on every machine.
+        measure: Whether to time the candidates of a shape without a choice. If False, the first
+            candidate is taken, so that the choice is the same on every machine.
         timings: Seconds of every candidate measured so far, by shape.
     """
 
@@ -52,7 +52,7 @@ class Kernels:
     ) -> Result:
         """The result of the candidate chosen for ``key``, measuring first if there is none yet.
 
-        ``finish`` is what will be done with the result later; its time counts in the measurement.
+        ``finish`` is what happens with the result later; its time counts in the measurement.
         """
         name = self._chosen.get(key) or self._preferred
         if name not in candidates:
@@ -63,12 +63,12 @@ class Kernels:
         return candidates[name]()
 
     def pin(self) -> None:
-        """Take each shape's first candidate from now on, and measure nothing."""
+        """Takes each shape's first candidate from now on, and measures nothing."""
         self.measure = False
         self._chosen = {}
 
     def forget(self) -> None:
-        """Drop every choice and timing, and measure again."""
+        """Drops every choice and timing, and measures again."""
         self.measure = True
         self._chosen = {}
         self.timings = {}
@@ -103,8 +103,8 @@ class Kernels:
 
         seconds = dict.fromkeys(candidates, float("inf"))
         for candidate in candidates.values():
-            whole(candidate)  # warm-up: first touches of memory are not the kernel
-        for _ in range(_ROUNDS):  # in turns, so that a busy machine disturbs them alike
+            whole(candidate)  # warm-up: exclude the first touches of memory
+        for _ in range(_ROUNDS):  # interleaved, so that a busy machine disturbs all alike
             for name, candidate in candidates.items():
                 seconds[name] = min(seconds[name], _seconds(partial(whole, candidate)))
         name = min(seconds, key=lambda candidate: seconds[candidate])
@@ -127,4 +127,4 @@ def _seconds(candidate: Callable[[], object]) -> float:
 
 
 KERNELS = Kernels()
-"""The process's one table of choices: a shape is measured once, whoever asks."""
+"""The choices of this process: each shape is measured once."""

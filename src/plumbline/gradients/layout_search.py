@@ -1,9 +1,9 @@
-"""Other readings of a batch's layouts, when the first one proves wrong.
+"""Tries other layouts of a batch when the first one proves wrong.
 
-A tensor's layout can be read in two ways only by chance: a batch as long as a sequence. A wrong
-reading shows as an error (shapes that do not fit) or as a gradient that is not autograd's, at the
-parameter that met the misread tensor. What a reading leads to is only known by running it, so this
-is a search with backtracking over the choices that a run has met.
+A tensor's layout is ambiguous only by coincidence: a batch as long as a sequence. A wrong choice
+shows as an error (shapes that do not fit) or as a gradient that differs from autograd's, at the
+parameter that met the tensor. The consequences of a choice are only known by running it, so this is
+a search with backtracking over the choices that a run met.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from plumbline.gradients.tape import LayoutChoice, Place, Where
 _LIMIT = 32
 
 
-class Readings:
-    """The readings tried so far, and the next one to try."""
+class LayoutSearch:
+    """The layouts tried so far, and the next ones to try."""
 
     def __init__(self) -> None:
         self._tried: set[frozenset[tuple[Place, Where]]] = {frozenset()}
@@ -24,11 +24,11 @@ class Readings:
     def after(
         self, choices: Mapping[Place, LayoutChoice], parameter: str | None
     ) -> dict[Place, Where] | None:
-        """The next reading, after a run that met ``choices`` and was wrong at ``parameter``.
+        """The next layouts, after a run that met ``choices`` and was wrong at ``parameter``.
 
-        The last choice that has another way takes it, and the choices behind it start afresh. When
-        the run ended by an error (no ``parameter``), any choice may be to blame; else only those at
-        the parameter. None when nothing is left to try.
+        The last choice that has another option takes it, and the choices after it start afresh.
+        When the run raised an error (no ``parameter``), any choice may be to blame; otherwise only
+        those at the parameter. None when nothing is left to try.
         """
         if len(self._tried) >= _LIMIT:
             return None

@@ -1,4 +1,4 @@
-"""A model's parts, collected in one walk: what is trainable and where, what cannot be captured."""
+"""A model's parts, collected in one walk: what is trainable, where, and what is unsupported."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from plumbline.gradients.errors import UnsupportedModelError
 
 
 @dataclass
-class Anatomy:
-    """What a capture needs to know of a model.
+class ModelParts:
+    """What a capture needs to know about a model.
 
     Attributes:
         parameters: The trainable parameters by name, tied ones once.
-        holders: Each place where a trainable parameter hangs: the module's dictionary, its key
+        holders: Each place that holds a trainable parameter: the module's dictionary, its key
             there, and the parameter's name.
-        constants: The identities of buffers and frozen parameters: the same for every record.
+        constants: The ids of buffers and frozen parameters, which are the same for every record.
         recurrent: Attributes of recurrent modules, which keep a second list of their parameters.
         hooked: Attributes of modules with forward pre-hooks, which may store what they compute.
         signature: Which parameters are trainable and which modules are in training mode.
@@ -41,12 +41,12 @@ class Anatomy:
 
 
 class _Seen:
-    """One module as the walk found it; comparing is several times faster than walking."""
+    """One module as the walk found it; comparing is several times faster than walking again."""
 
     __slots__ = ("_children", "_hooked", "_module", "_parameters", "_trainable", "_training")
 
     def __init__(self, module: nn.Module) -> None:
-        self._module = weakref.ref(module)  # the model must be able to die
+        self._module = weakref.ref(module)  # so that the model can be freed
         self._children = list(module._modules.values())
         self._parameters = list(module._parameters.values())
         self._trainable = [p is not None and p.requires_grad for p in self._parameters]
@@ -75,11 +75,11 @@ class _Seen:
         return True
 
 
-def anatomy_of(model: nn.Module) -> Anatomy:
-    """The model's anatomy, walked again when something has changed.
+def parts_of(model: nn.Module) -> ModelParts:
+    """The model's parts, collected again when something has changed.
 
     Raises:
-        UnsupportedModelError: For what cannot be captured at all.
+        UnsupportedModelError: If the model cannot be captured at all.
     """
     known = _KNOWN.get(model)
     if known is None or not known.current:
@@ -87,43 +87,43 @@ def anatomy_of(model: nn.Module) -> Anatomy:
     return known
 
 
-_KNOWN: weakref.WeakKeyDictionary[nn.Module, Anatomy] = weakref.WeakKeyDictionary()
+_KNOWN: weakref.WeakKeyDictionary[nn.Module, ModelParts] = weakref.WeakKeyDictionary()
 
 
-def _walked(model: nn.Module) -> Anatomy:
-    anatomy = Anatomy()
+def _walked(model: nn.Module) -> ModelParts:
+    parts = ModelParts()
     names: dict[int, str] = {}
     modes: list[bool] = []
     for prefix, module in _walk(model):
         _refuse_opaque(prefix, module)
         modes.append(module.training)
-        anatomy._modules.append(_Seen(module))
+        parts._modules.append(_Seen(module))
         for key, parameter in module._parameters.items():
             if parameter is None:
                 continue
             if not parameter.requires_grad:
-                anatomy.constants.add(id(parameter))
+                parts.constants.add(id(parameter))
                 continue
             name = names.setdefault(id(parameter), prefix + key)
-            anatomy.parameters.setdefault(name, parameter)
-            anatomy.holders.append((module._parameters, key, name))
+            parts.parameters.setdefault(name, parameter)
+            parts.holders.append((module._parameters, key, name))
         for buffer in module._buffers.values():
-            anatomy.constants.add(id(buffer))
+            parts.constants.add(id(buffer))
         if isinstance(module, nn.RNNBase):
-            anatomy.recurrent.append(module.__dict__)
+            parts.recurrent.append(module.__dict__)
         if module._forward_pre_hooks:
-            anatomy.hooked.append(module.__dict__)
-    if not anatomy.parameters:
+            parts.hooked.append(module.__dict__)
+    if not parts.parameters:
         raise UnsupportedModelError(
             "The model has no trainable parameter (requires_grad is False for all of them, or "
-            "there are none), so there is no gradient to capture. Unfreeze what is to be trained."
+            "there are none), so there is no gradient to capture. Unfreeze what you want to train."
         )
-    anatomy.signature = (tuple(anatomy.parameters), tuple(modes))
-    return anatomy
+    parts.signature = (tuple(parts.parameters), tuple(modes))
+    return parts
 
 
 def _walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The modules with the prefix of their parameters' names, in ``named_modules``' order."""
+    """The modules, each with the prefix of its parameters' names, in ``named_modules`` order."""
     found: list[tuple[str, nn.Module]] = []
     seen: set[int] = set()
 
@@ -148,8 +148,8 @@ def _refuse_opaque(prefix: str, module: nn.Module) -> None:
     if compiled:
         raise UnsupportedModelError(
             f"{where} is compiled by torch.compile, which hides what flows through its layers. "
-            "Capture the model that was compiled (compiled._orig_mod), and keep the compiled one "
-            "for evaluation: they share their weights."
+            "Capture the original model (compiled._orig_mod), and keep the compiled one for "
+            "evaluation: they share their weights."
         )
     raise UnsupportedModelError(
         f"{where} is a TorchScript module, which hides its operations. Capture the original "

@@ -1,9 +1,9 @@
-"""``PerSampleGradients``: every record's gradient, as something to compute with.
+"""``PerSampleGradients``: per-record gradients as an object to compute with.
 
-Nothing of size batch x parameters is built unless that is the fastest way for a layer and fits in
-as much memory as the captured activations take themselves.
+Nothing of size batch x parameters is built unless that is the fastest way for a layer and takes no
+more memory than the captured activations.
 
-Guarantee: ``norms`` never under-states. Whatever the record, the norm of its share of ``sum`` with
+Guarantee: ``norms`` never under-states. For every record, the norm of its share of ``sum`` with
 weight one is at most its entry in ``norms`` (2e-6 relative): rounding is bounded and added, and
 records whose sums cancel are computed again in float64.
 """
@@ -31,7 +31,7 @@ _TINY = 1e-15
 """Norms below this may have lost terms whose squares vanish in float32."""
 
 _SUMMED = 16
-"""Unit roundoffs added to every norm: the rounding of its sum of squares."""
+"""Unit roundoffs added to every norm, for the rounding of its sum of squares."""
 
 
 class PerSampleGradients:
@@ -67,7 +67,7 @@ class PerSampleGradients:
         """Each record's L2 norm, ``[B]``, never under-stated: over all parameters, or ``names``."""
         squares = self.square_norms()
         parts = list(squares.values()) if names is None else [squares[name] for name in names]
-        # With the rounding of the sums of squares.
+        # Includes the rounding of the sums of squares.
         total = torch.stack(parts).sum(0) * (1 + 2 * _SUMMED * unit_roundoff(self.dtype))
         return total.sqrt().to(self.dtype)
 
@@ -114,7 +114,7 @@ class PerSampleGradients:
             return torch.stack(parts).sum(0) if parts else self.losses.new_zeros(self.records)
 
     def materialise(self) -> dict[str, Tensor]:
-        """The dense gradients by parameter name, ``[B, *shape]``: for diagnostics and tests."""
+        """The dense gradients by parameter name, ``[B, *shape]``, for diagnostics and tests."""
         with torch.no_grad():
             return {name: term.all() for name, term in self._terms.items()}
 
@@ -127,8 +127,8 @@ class PerSampleGradients:
     def pool(self, index: Tensor, groups: int | None = None) -> PerSampleGradients:
         """The sums of the records with the same ``index`` (``[B]``, from 0), as records.
 
-        Used for several views of a record, for buckets of records, and for users. Their losses
-        are the sums of their records' losses.
+        For several views of a record, buckets of records, and users. The losses are the sums of
+        the records' losses.
         """
         if index.shape != (self.records,):
             raise ValueError(
@@ -178,7 +178,7 @@ class PerSampleGradients:
             return PerSampleGradients(terms, first.records, first.losses)
 
     def term(self, name: str) -> Term:
-        """One parameter's gradients, in the form in which they are held."""
+        """One parameter's gradients, in the form in which they are stored."""
         return self._terms[name]
 
     def _sum(self, weights: Tensor, terms: Mapping[str, Term]) -> dict[str, Tensor]:
@@ -221,9 +221,9 @@ class PerSampleGradients:
         return {name: term.scaled(values) for name, term in self._terms.items()}
 
     def keepable(self) -> set[str]:
-        """The parameters whose dense gradients may be kept, smallest against its inputs first.
+        """The parameters whose dense gradients may be kept, smallest relative to inputs first.
 
-        Together they may take as much memory as the captured inputs and gradients do.
+        Together they may take as much memory as the captured inputs and gradients.
         """
         terms = {name: term for name, term in self._terms.items() if term.keepable}
         room = sum(term.nbytes for term in terms.values())
@@ -270,10 +270,10 @@ def _kept(term: Term) -> tuple[Tensor, Term]:
 
 
 def _guarded(squares: Tensor, term: Term, held: Term) -> tuple[Tensor, Term]:
-    """The squared norms with their rounding added, cancelled records computed again exactly.
+    """The squared norms with their rounding added; cancelled records are computed again exactly.
 
-    What is kept is what will be released, so its rounding only has to be told from the truth. What
-    is computed again for the sum may round otherwise, and every time the same way.
+    Kept gradients are the ones released, so only their distance from the truth matters. Gradients
+    that are computed again for the sum may round differently, and every time in the same direction.
     """
     kept = isinstance(held, Dense)
     slack = term.slack() if kept else term.sum_slack()

@@ -1,7 +1,6 @@
-"""The random generators' state, to run a model again with the same random numbers.
+"""The state of the random generators, to run a model again with the same random numbers.
 
-A model draws (dropout) from the generator of the device that it lies on, which need not be the
-CPU's.
+A model draws (dropout) from the generator of its own device, which need not be the CPU.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from torch import Tensor
 
 
 class RandomState:
-    """The state, when it is built, of the CPU's generator and of those of ``tensors``' devices."""
+    """The current state of the CPU's generator and of the generators of ``tensors``' devices."""
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:
         self._cpu = torch.get_rng_state()
@@ -25,12 +24,12 @@ class RandomState:
         }
 
     def restore(self) -> None:
-        """Puts the generators back."""
+        """Restores the generators."""
         torch.set_rng_state(self._cpu)
         for device, state in self._others.items():
             torch.get_device_module(device).set_rng_state(state, *_named(device))
 
 
 def _named(device: torch.device) -> tuple[torch.device, ...]:
-    """The device as torch's functions for it take it: Apple's have one, and no argument."""
+    """The arguments that torch's functions for the device take: Apple's take none."""
     return () if device.type == "mps" else (device,)

@@ -1,4 +1,4 @@
-"""Norms of rows, and by how much float32 may have rounded what they are norms of."""
+"""Norms of rows, and bounds on the float32 rounding of what they are norms of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class RowSquares:
-    """The squared norm of each row of ``[B, ...]``, computed once for all who ask."""
+    """The squared norm of each row of ``[B, ...]``, computed once."""
 
     def __init__(self, values: Tensor) -> None:
         self._values: Tensor | None = values
@@ -17,13 +17,13 @@ class RowSquares:
         """The squared norms, ``[B]``."""
         if self._values is not None:
             self._squares = square_rows(self._values)
-            self._values = None  # not held any longer than needed
+            self._values = None  # free the memory
         assert self._squares is not None
         return self._squares
 
 
 def square_rows(values: Tensor) -> Tensor:
-    """Squared norm of each row of ``[B, ...]``, in float64: the square of a tiny norm is there."""
+    """Squared norm of each row of ``[B, ...]``, in float64, so that tiny norms do not vanish."""
     rows = values.reshape(len(values), values.shape[1:].numel())
     squares: Tensor = torch.linalg.vector_norm(rows, dim=1).double().square_()
     return squares
@@ -37,13 +37,14 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 def product_slack(left: Tensor, right: Tensor, dtype: torch.dtype, overlap: int = 1) -> Tensor:
     """A bound ``[B]`` on the rounding of ``sum_t l_it r_it^T``, as a norm.
 
-    A blocked sum of products carries a few roundings of its terms' size (Higham and Mary, 2019).
+    A blocked sum of products carries a few roundings of the size of its terms (Higham and Mary,
+    2019).
 
     Args:
         left: Squared norms of the ``l_i``, ``[B]``.
         right: Squared norms of the ``r_i``, ``[B]``.
-        dtype: In which the sum was formed.
-        overlap: How often one ``r`` enters (a convolution's kernel size).
+        dtype: The type in which the sum was formed.
+        overlap: How often each ``r`` enters the sum (a convolution's kernel size).
     """
     return (left * right * overlap).sqrt() * (ROUNDINGS * unit_roundoff(dtype))
 
@@ -54,13 +55,13 @@ def sum_slack(squares: RowSquares, positions: int, dtype: torch.dtype) -> Tensor
 
 
 ROUNDINGS = 8.0
-"""Roundings of a term's size that a blocked sum is taken to carry; a running sum has up to T."""
+"""How many roundings of a term's size a blocked sum may carry; a running sum has up to T."""
 
 SUM_ROUNDINGS = 256.0
-"""Roundings of a record's size that the sum over the records is taken to carry when that size stays
-in it: those of 256 records that all go one way, or of 65,536 that do not."""
+"""How many roundings of a record's size the sum over records may carry while that size stays in it:
+those of 256 records that all go in one direction, or of 65,536 that do not."""
 
 
 def running_slack(slack: Tensor, positions: int) -> Tensor:
-    """The bound on a sum whose every rounding may go the same way, from the blocked sum's."""
+    """The bound on a sum whose roundings may all have one sign, from the blocked sum's bound."""
     return slack * max(1.0, positions / ROUNDINGS)

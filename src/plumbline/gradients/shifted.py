@@ -1,8 +1,8 @@
-"""Every record's gradient plus one vector for all: ``g_i + r``, without building it.
+"""Per-record gradients plus one shared vector: ``g_i + r``, without building them.
 
 ``|g_i + r|^2 = |g_i|^2 + 2 <g_i, r> + |r|^2`` and ``sum_i w_i (g_i + r) = sum_i w_i g_i + (sum_i
-w_i) r``. Norms of records that nearly cancel with r are computed from the sum itself. They may be
-under-stated by rounding, unlike those of ``PerSampleGradients``: not for methods with a guarantee.
+w_i) r``. Norms of records that nearly cancel with r are computed from the sum itself. Unlike those
+of ``PerSampleGradients`` they may be under-stated by rounding: not for methods with a guarantee.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from plumbline.gradients.per_sample import PerSampleGradients
 
 _CANCELS = 1 / 8
-"""Norms below this part of ``|g_i| + |r|`` are computed from the sum itself."""
+"""Norms below this fraction of ``|g_i| + |r|`` are computed from the sum itself."""
 
 _AT_ONCE = 32
 
@@ -49,7 +49,7 @@ class Shifted:
     def sum(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """``sum_i weights_i (g_i + r)`` by parameter name; weights ``[B]``, for all or by name.
 
-        Where all weights are zero, nothing is added, even when r is not finite.
+        If all weights are zero, nothing is added, even when r is not finite.
         """
         sums = self._own.sum(weights)
         for name, value in sums.items():

@@ -1,10 +1,10 @@
-"""``sum_i H_i v_i`` where every parameter is a linear layer's, without anything ``[B, *shape]``.
+"""``sum_i H_i v_i`` when every parameter belongs to a linear layer, without any ``[B, *shape]``.
 
-A linear layer that sees one position per record has ``g_i = d_i a_i^T``: a_i goes in, and d_i flows
-back to what comes out. With both in the graph, ``<g_i, v> = d_i^T v a_i`` and ``|g_i|^2 = |d_i|^2
+A linear layer with one position per record has ``g_i = d_i a_i^T``: a_i is its input, and d_i the
+gradient of its output. With both in the graph, ``<g_i, v> = d_i^T v a_i`` and ``|g_i|^2 = |d_i|^2
 |a_i|^2`` are cheap, and for ``v_i = sum_k s_ki v_k + c_i g_i`` the sum is the gradient of
 ``sum_i (sum_k s_ki <g_i, v_k> + c_i |g_i|^2 / 2)``: a forward pass, and a backward pass that is
-differentiated once more. Where a network has other parameters, ``hvp`` serves.
+differentiated once more. For networks with other parameters, use ``hvp``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 _AGREES = 1e-4
-"""How far, of the sum of the records' norms, a gradient may be from autograd's by rounding."""
+"""How far a gradient may be from autograd's by rounding, relative to the sum of record norms."""
 
 Shared = tuple[Tensor, Mapping[str, Tensor]]
-"""A vector ``[*shape]`` by parameter name, and by how much it counts for each record, ``[B]``."""
+"""A vector ``[*shape]`` by parameter name, and its weight for each record, ``[B]``."""
 
 
 def only_linear(parameters: Mapping[str, Tensor], losses: Callable[[], Tensor]) -> bool:
-    """Whether ``summed_hvp`` can serve a network, by trying it on a few records.
+    """Whether ``summed_hvp`` works for a network, found by trying it on a few records.
 
-    Each parameter must be met once, by ``F.linear`` with inputs ``[B, n]``; the gradients that
-    follow from this are compared with autograd's, so that no other use of one can escape.
+    Each parameter must be used once, by ``F.linear`` with inputs ``[B, n]``; the resulting
+    gradients are compared with autograd's, so that no other use of a parameter can escape.
     """
     try:
         with torch.enable_grad():
@@ -55,13 +55,13 @@ def summed_hvp(
 ) -> dict[str, Tensor] | None:
     """``sum_i H_i (sum_k s_ki v_k + own_i g_i)`` by parameter name.
 
-    None when the network, for these records, does otherwise than it did for ``only_linear``.
+    None when the network behaves differently for these records than it did for ``only_linear``.
 
     Args:
-        parameters: The network's trainable parameters by name; ``only_linear`` of it holds.
+        parameters: The network's trainable parameters by name; ``only_linear`` must hold.
         losses: Runs the network on a batch and returns one loss per record, ``[B]``.
-        shared: The vectors ``v_k`` that are the same for all records, with their ``s_k``.
-        own: By how much each record's own gradient counts, ``[B]``.
+        shared: The vectors ``v_k`` shared by all records, with their ``s_k``.
+        own: The weight of each record's own gradient, ``[B]``.
     """
     try:
         with torch.enable_grad():
@@ -72,14 +72,14 @@ def summed_hvp(
 
 
 class _OtherUse(Exception):
-    """A parameter is used otherwise than by one linear layer with one position per record."""
+    """A parameter is used by something other than one linear layer with one position per record."""
 
 
 @dataclass(eq=False)
 class _Layer:
-    """One call of ``F.linear`` with inputs ``[B, n]``; ``back [B, m]`` flows back to its output.
+    """One call of ``F.linear`` with inputs ``[B, n]``; ``back [B, m]`` is its output's gradient.
 
-    ``weight`` and ``bias`` are the parameters' names, None where there is none to differentiate.
+    ``weight`` and ``bias`` are the parameters' names, or None if there is nothing to differentiate.
     """
 
     inputs: Tensor
@@ -90,7 +90,7 @@ class _Layer:
     back: Tensor | None = None
 
     def agrees(self, expected: Mapping[str, Tensor | None]) -> bool:
-        """Whether its parameters' gradients are those of autograd."""
+        """Whether its parameters' gradients agree with autograd's."""
         if self.back is None:
             return all(name is None or expected[name] is None for name in (self.weight, self.bias))
         back, inputs = self.back.detach(), self.inputs.detach()
@@ -125,7 +125,7 @@ class _Layer:
 
 
 class _Watching(TorchFunctionMode):
-    """Notes the linear layers that a network runs through."""
+    """Collects the linear layers that a network runs through."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -140,19 +140,19 @@ class _Watching(TorchFunctionMode):
         args: Sequence[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Runs a function; refuses one other than ``F.linear`` that differentiates a parameter."""
+        """Runs a function; refuses any but ``F.linear`` that differentiates a parameter."""
         kwargs = kwargs or {}
         met = any(id(leaf) in self._names for leaf in tree_leaves((tuple(args), kwargs)))
         if met and func is F.linear:
             return self._linear(*args, **kwargs)
         result = func(*args, **kwargs)
-        # What only asks about a parameter, such as its device, gives nothing to differentiate.
+        # Functions that only ask about a parameter, such as its device, have no derivative.
         if met and any(isinstance(r, Tensor) and r.requires_grad for r in tree_leaves(result)):
             raise _OtherUse
         return result
 
     def check(self, values: Tensor) -> None:
-        """Refuses what is seen only when the network has run."""
+        """Refuses what can only be seen after the network has run."""
         records = len(values) if values.dim() == 1 else -1
         for layer in self.layers:
             if len(layer.inputs) != records or layer.inputs._version != layer.version:
@@ -171,13 +171,13 @@ class _Watching(TorchFunctionMode):
         if id(input) in self._names or input.dim() != 2 or output.dtype != weight.dtype:
             raise _OtherUse
         self.layers.append(_Layer(input, output, *names, input._version))
-        return output.clone()  # which the network may change in place
+        return output.clone()  # the network may change it in place
 
 
 def _passed(
     parameters: Mapping[str, Tensor], losses: Callable[[], Tensor]
 ) -> tuple[list[_Layer], Tensor]:
-    """The layers that the records went through, with what flowed back to each; and the losses."""
+    """The layers that the records went through, each with its output's gradient; and the losses."""
     with _Watching(parameters) as watching:
         values = losses()
     watching.check(values)

@@ -1,7 +1,7 @@
-"""What one capture writes down: which weights met which records, and what flowed back.
+"""The notes of one capture: which weights met which records, and what flowed back.
 
 During a capture every trainable parameter of the model is replaced by a tracked tensor
-(``tracked.py``) that knows its ``Weight``. When torch functions meet it, the layer files run the
+(``tracked.py``) that knows its ``Weight``. When a torch function meets it, the layer files run the
 operation, ``watch`` its output, and after the one backward pass turn the gradient of that output
 into per-record terms. The tape also decides which dimension of a tensor counts the records.
 """
@@ -38,12 +38,12 @@ _USUAL_ORDER: tuple[Where, ...] = ("first", "second", "flat", "none")
 
 
 Place = tuple[str, int]
-"""A parameter's name and which of its uses in a capture is meant."""
+"""A parameter's name, and which of its uses in a capture is meant."""
 
 
 @dataclass(frozen=True)
 class LayoutChoice:
-    """The layouts that were possible at a place, likeliest first, and the one that was taken."""
+    """The layouts possible at a place, likeliest first, and the one that was taken."""
 
     ways: tuple[Where, ...]
     taken: Where
@@ -51,7 +51,7 @@ class LayoutChoice:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a tensor keeps its records, and the way to ``[B, T, features]`` and back."""
+    """Where a tensor keeps its records, and how to get to ``[B, T, features]`` and back."""
 
     where: Where
     records: int
@@ -63,11 +63,11 @@ class Layout:
         return tensor.reshape(self.records, -1, tensor.shape[-1])
 
     def from_records(self, rows: Tensor, like: Tensor) -> Tensor:
-        """``[B, T, d]`` put back into the leading dimensions of ``like``."""
+        """Puts ``[B, T, d]`` back into the leading dimensions of ``like``."""
         leading = list(like.shape[:-1])
         if self.where == "second":
             leading[0], leading[1] = leading[1], leading[0]
-            # Contiguous, as torch's own function would return it: callers use view.
+            # Contiguous, as from torch's own function: callers use view.
             return rows.reshape(*leading, rows.shape[-1]).transpose(0, 1).contiguous()
         return rows.reshape(*leading, rows.shape[-1])
 
@@ -81,11 +81,11 @@ class Offset:
 
     @property
     def rank_one(self) -> tuple[Tensor, Tensor] | None:
-        """The offsets' factors ``[B, m]`` and ``[B, n]``, unscaled, when they have rank one."""
+        """The unscaled factors ``[B, m]`` and ``[B, n]`` of the offsets, if they have rank one."""
         return self._term.rank_one
 
     def scale_of(self, values: Tensor) -> Tensor | None:
-        """The scale, when the offsets are ``values`` (``[B, m]``) times it: the same memory."""
+        """The scale, if the offsets are ``values`` (``[B, m]``) times it, in the same memory."""
         held = self._term.values if isinstance(self._term, Dense) else None
         if held is None or held.shape != values.shape or held.data_ptr() != values.data_ptr():
             return None
@@ -104,7 +104,7 @@ class Offset:
 
     @property
     def low_rank(self) -> bool:
-        """Whether a linear map's outputs are cheaper to move than its weights."""
+        """Whether it is cheaper to move a linear map's outputs than its weights."""
         return self._term.low_rank
 
     def applied(self, base: Tensor, inputs: Tensor) -> Tensor:
@@ -112,11 +112,11 @@ class Offset:
         return self._term.applied(base, inputs, self.scale)
 
     def over(self, part: Callable[[Term], Term]) -> Offset:
-        """The offset of a part of the weight; ``part`` takes it from a term."""
+        """The offset of a part of the weight, which ``part`` takes from a term."""
         return Offset(part(self._term), self.scale)
 
     def rows(self, index: Tensor) -> Tensor:
-        """The change of rows ``index [B, T]`` of a table, ``[B, T, d]``."""
+        """The change in rows ``index [B, T]`` of a table, ``[B, T, d]``."""
         rows = self._term.rows(index)
         return rows * rows_like(self.scale, rows)
 
@@ -128,7 +128,7 @@ class Weight:
         name: The parameter's name, for messages.
         value: What the layer files compute with; detached, except while the capture is checked
             against autograd.
-        offset: Each record's own offset, when the capture is perturbed.
+        offset: Each record's own offset, if the capture is perturbed.
         tangent: The direction in which per-record values are differentiated forward, if any.
         narrow: Whether it was computed with fewer bits than the parameters have (autocast).
     """
@@ -139,7 +139,7 @@ class Weight:
         self.offset = offset
         self.terms: list[Term] = []
         self._roots: tuple[Weight, ...] = ()
-        self.own: Tensor | None = None  # per-record values, once somebody asked for them
+        self.own: Tensor | None = None  # per-record values, once requested
         self.tangent: Tensor | None = None
         self.narrow = False
         self._graph: Tensor | None = None
@@ -151,9 +151,9 @@ class Weight:
     def made(
         cls, graph: Tensor, roots: tuple[Weight, ...], own: Tensor | None, *, narrow: bool = False
     ) -> Weight:
-        """The weight that a parametrisation made from ``roots``.
+        """The weight that a parametrisation computed from ``roots``.
 
-        ``narrow`` says that something it was made from was computed with fewer bits.
+        ``narrow``: one of its inputs was computed with fewer bits.
         """
         weight = cls.__new__(cls)
         weight.tape = roots[0].tape
@@ -172,18 +172,18 @@ class Weight:
 
     @property
     def roots(self) -> tuple[Weight, ...]:
-        """The parameters that it was computed from (itself, for a parameter)."""
+        """The parameters it was computed from (itself, for a parameter)."""
         return self._roots or (self,)  # not stored: a cycle would keep the gradients' memory
 
     @property
     def graph(self) -> Tensor:
-        """The value with its way back to the parameters, for what is computed from it."""
+        """The value with its graph back to the parameters."""
         if self._graph is None:
             self._graph = self.value.detach().requires_grad_()
         return self._graph
 
     def add(self, term: Term) -> None:
-        """Notes per-record gradients of this weight."""
+        """Adds per-record gradients of this weight."""
         self.terms.append(term)
 
     def per_record(self) -> Tensor:
@@ -203,20 +203,20 @@ class Weight:
         return self.own
 
     def taken(self) -> Term | None:
-        """The gradients noted, as one term, and no longer held here; None without any."""
+        """Takes the collected gradients out as one term; None if there are none."""
         terms, self.terms = self.terms, []
         return merge(terms) if terms else None
 
     def settle(self) -> None:
-        """Carries the gradients of a made weight to the parameters it was made from."""
+        """Carries the gradients of a computed weight to the parameters it came from."""
         made = self.taken()
         if made is None:
             return
         for root in self.roots:
             pulled: Term = Pulled(made, root.value.shape, partial(self._pull, root))
             if self.narrow:
-                # Pulled together for a sum, records would be rounded together, and coarsely: one
-                # would move the sum by more than its own norm. Each is pulled once, and kept.
+                # Pulled as a sum, the records would be rounded together, and coarsely: one record
+                # could move the sum by more than its norm. Each is pulled once, and kept.
                 pulled = Dense(pulled.dense(0, made.records))
             root.add(pulled)
 
@@ -235,7 +235,7 @@ class Weight:
 
 @dataclass
 class Memory:
-    """What earlier captures of a model have shown about its layouts."""
+    """What earlier captures of a model showed about its layouts."""
 
     layouts: dict[Place, Where] = field(default_factory=dict)
 
@@ -244,10 +244,10 @@ class Tape:
     """One capture's notes.
 
     Attributes:
-        checked: Whether autograd's own gradient is computed beside ours, to compare.
+        checked: Whether autograd's own gradient is computed too, to compare.
         dense: Whether every parameter gets per-record values (for Hessian products).
-        choices: The places where more than one layout was possible, in the order they were met.
-        unsure: Whether one of them was guessed, for want of an earlier capture to go by.
+        choices: The places where more than one layout was possible, in the order met.
+        unsure: Whether one of them was guessed, because no earlier capture had shown it.
         narrow: Whether a layer computed with fewer than 32 bits (autocast).
     """
 
@@ -258,7 +258,7 @@ class Tape:
         *,
         checked: bool,
         dense: bool = False,
-        readings: Mapping[Place, Where] | None = None,
+        layouts: Mapping[Place, Where] | None = None,
     ) -> None:
         self._records = records
         self.checked = checked
@@ -269,7 +269,7 @@ class Tape:
         self.made: list[Weight] = []
         self.constants: set[int] = set()
         self._memory = memory
-        self._readings = readings or {}
+        self._layouts = layouts or {}
         self._seen: dict[Place, Where] = {}
         self._answered: dict[int, tuple[weakref.ref[Tensor], Layout | None]] = {}
         self._uses: Counter[str] = Counter()
@@ -283,18 +283,18 @@ class Tape:
         """The number of records in the batch."""
         if self._records is None:
             raise CaptureError(
-                "A parameter was copied for each record before any record met the model. Give "
+                "A parameter was copied for each record before any record met the model. Pass "
                 "the number of records: capture(..., records=len(batch))."
             )
         return self._records
 
     @property
     def expected(self) -> int | None:
-        """The number of records as far as it is known."""
+        """The number of records, if known."""
         return self._records
 
     def expect(self, records: int) -> None:
-        """Notes the number of records, unless it is known."""
+        """Sets the number of records, unless it is known."""
         if self._records is None:
             self._records = records
 
@@ -304,7 +304,7 @@ class Tape:
         return getattr(tensor, "_weight", None) if isinstance(tensor, Tensor) else None
 
     def weights(self, *tensors: object) -> list[Weight] | None:
-        """The weights among the tensors; None when one of them is known per record only."""
+        """The weights among the tensors; None when one of them only has per-record values."""
         found = [weight for tensor in tensors if (weight := self.weight(tensor)) is not None]
         if not found or self.dense or any(weight.own is not None for weight in found):
             return None
@@ -319,7 +319,7 @@ class Tape:
             leading: How many leading dimensions may count records.
         """
         if tensor.requires_grad and leading == 1 and tensor.shape[0] == self._records:
-            return Layout("first", self._records)  # nothing else is possible
+            return Layout("first", self._records)  # the only possibility
         if id(tensor) in self.constants or leading == 0:
             return None
         answered = self._answered.get(id(tensor))
@@ -335,9 +335,9 @@ class Tape:
         return layout
 
     def batch_layout(self, tensor: Tensor, weight: Weight) -> Layout | None:
-        """As ``layout``, for a tensor whose first dimension must count records.
+        """Like ``layout``, for a tensor whose first dimension must count records.
 
-        Its answer also holds when the same tensor is then given to another layer file.
+        The answer also holds when the same tensor then goes to another layer file.
         """
         layout = self.layout(tensor, weight, leading=1)
         if layout is None and tensor.shape[0] % max(1, self.records):
@@ -345,24 +345,24 @@ class Tape:
         return layout
 
     def copied(self, weight: Weight, copies: Mapping[Where, int]) -> Where:
-        """Along which dimension a parameter is copied once for each record, or "none".
+        """Along which dimension a parameter is copied once per record, or "none".
 
-        ``copies`` is the number of copies along each dimension where it is copied at all.
+        ``copies`` is the number of copies along each dimension that is copied at all.
         """
         possible = [where for where, count in copies.items() if count == self.records]
         return self._decide(weight, [*possible, "none"])
 
     def computed(self, output: Tensor) -> None:
-        """Notes in how many bits a layer's output was computed; ``watch`` does too."""
+        """Notes the number of bits of a layer's output; ``watch`` does so too."""
         self.narrow = self.narrow or output.dtype.itemsize < 4
 
     def watch(
         self, output: Tensor, terms: Callable[[Tensor], None], reads: Tensor | None = None
     ) -> Tensor:
-        """Asks for the gradient that flows back to ``output``, to be given to ``terms``.
+        """Passes the gradient that flows back to ``output`` on to ``terms``.
 
-        Returns ``output``, which the model must go on with. ``reads`` is a tensor that ``terms``
-        will read and that nobody may change in place before.
+        Returns ``output``, which the model must continue with. ``reads`` is a tensor that ``terms``
+        will read and that must not be changed in place before.
         """
         if not torch.is_grad_enabled():
             return output
@@ -383,9 +383,9 @@ class Tape:
         return output
 
     def backward(self, total: Tensor, *, keep: bool = False) -> None:
-        """The one backward pass: fills the terms of every weight.
+        """Runs the one backward pass, which fills the terms of every weight.
 
-        With ``keep`` the graph stays, for another pass.
+        With ``keep`` the graph stays for another pass.
         """
         self._recording = False  # checkpointed segments run forward again now
         try:
@@ -397,8 +397,8 @@ class Tape:
                 raise
             raise UnsupportedModelError(
                 "The model uses reentrant gradient checkpointing, which hides what flows through a "
-                "segment from torch.autograd.grad. Use the other kind, which gives the same "
-                "numbers: checkpoint(..., use_reentrant=False)."
+                "segment from torch.autograd.grad. Use the non-reentrant kind, which gives the "
+                "same numbers: checkpoint(..., use_reentrant=False)."
             ) from error
         self._refuse_overwritten()
         with torch.no_grad():
@@ -411,19 +411,19 @@ class Tape:
             self.release()
 
     def release(self) -> None:
-        """Lets go of the graph."""
+        """Frees the graph."""
         self.made.clear()
         self._terms.clear()
         self._edges.clear()
         self._read.clear()
 
     def remember(self) -> None:
-        """Keeps this capture's layouts for later ones, once they are known to be right."""
+        """Keeps this capture's layouts for later captures, once they are known to be right."""
         self._memory.layouts.update(self._seen)
 
     def _decide(self, weight: Weight, possible: list[Where]) -> Where:
-        # A batch may by chance be as long as a sequence: what earlier captures of the same place
-        # have shown decides, else the usual order, and then the capture is checked.
+        # A batch may happen to be as long as a sequence. Earlier captures of the same place decide;
+        # without any, the usual order is taken and the capture is checked.
         key = (weight.name, self._uses[weight.name])
         self._uses[weight.name] += 1
         taken = possible[0]
@@ -431,7 +431,7 @@ class Tape:
             known = self._memory.layouts.get(key)
             ways = sorted(possible, key=lambda way: (way != known, _USUAL_ORDER.index(way)))
             self.unsure = self.unsure or known not in possible
-            taken = self._readings.get(key, ways[0])
+            taken = self._layouts.get(key, ways[0])
             self.choices[key] = LayoutChoice(tuple(ways), taken)
         if self._recording:
             self._seen[key] = taken
@@ -465,13 +465,13 @@ class Tape:
                 raise CaptureError(
                     f"A layer's input of shape {tuple(tensor.shape)} was changed in place after "
                     "the layer had read it, so its gradient cannot be computed (autograd refuses "
-                    "this too). Replace the in-place operation by an ordinary one."
+                    "this too). Replace the in-place operation with an ordinary one."
                 )
 
 
 @contextmanager
 def quiet_vmap() -> Iterator[None]:
-    """Without torch's note that an operation has no batching rule: it is slower, not wrong."""
+    """Silences torch's warning that an operation has no batching rule: it is slow, not wrong."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
         yield

@@ -1,11 +1,11 @@
-"""A parameter's per-record gradients as something to compute with: the ``Term``.
+"""``Term``: the per-record gradients of one parameter, as an object to compute with.
 
-A term stands for the gradients ``g_1 .. g_B`` of one parameter without necessarily holding them.
-``Dense`` does hold them; each layer file has a term of its own that holds what flowed in and what
-flowed back instead; ``compound.py`` has terms built on terms.
+A term stands for the gradients ``g_1 .. g_B`` of one parameter without necessarily storing them.
+``Dense`` does store them; each layer file has its own term that stores the layer's inputs and
+output gradients instead; ``compound.py`` has terms built on terms.
 
 Guarantee: ``square_norms`` is never below the squared norm of what ``weighted_sum`` adds up, beyond
-2e-6 relative, whatever the record. Rounding is bounded by ``slack`` and added.
+2e-6 relative, for any record. Rounding is bounded by ``slack`` and added.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from plumbline.gradients.kernels import Key, bucket
 from plumbline.gradients.rounding import RowSquares, running_slack, square_rows, sum_slack
 
 CHUNK_BYTES = 1 << 21
-"""Per-record temporaries are made a few records at a time, to stay in a core's cache."""
+"""Per-record temporaries are built a few records at a time, to fit in a core's cache."""
 
 
 class Term(ABC):
@@ -63,7 +63,7 @@ class Term(ABC):
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Memory that the term holds now."""
+        """The memory that the term holds now."""
 
     @property
     @abstractmethod
@@ -75,31 +75,31 @@ class Term(ABC):
         return {"stream": self.streamed_square_norms}
 
     def slack(self) -> Tensor | None:
-        """Per record, a bound ``[B]`` on the rounding error of its gradient's norm, if not tiny."""
+        """A bound ``[B]`` on the rounding of each record's gradient norm, if it is not tiny."""
         return None
 
     def sum_slack(self) -> Tensor | None:
-        """The same for its share of ``weighted_sum``, whose roundings may all go one way."""
+        """The same for its share of ``weighted_sum``, whose roundings may all have one sign."""
         slack = self.slack()
         return None if slack is None else running_slack(slack, self.positions)
 
     def sizes(self) -> Tensor:
-        """The norm of each record's gradient, ``[B]``, or a cheap bound above it."""
+        """The norm of each record's gradient, ``[B]``, or a cheap upper bound."""
         return next(iter(self.norm_kernels().values()))().sqrt()
 
     @property
     def positions(self) -> int:
-        """How many products or rows are summed in a gradient."""
+        """How many products or rows a gradient sums."""
         return 1
 
     @property
     def keepable(self) -> bool:
-        """Whether holding the dense gradients can be cheaper than computing them twice."""
+        """Whether keeping the dense gradients can be cheaper than computing them twice."""
         return True
 
     @property
     def dense_nbytes(self) -> int:
-        """Memory that the dense gradients would take."""
+        """The memory that the dense gradients would take."""
         return self.records * self.shape.numel() * self.dtype.itemsize
 
     @property
@@ -110,20 +110,20 @@ class Term(ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where the gradients live."""
+        """The device of the gradients."""
 
     def double(self) -> Term | None:
         """The same term in float64, for records whose sums cancel; None when that cannot help."""
         return None
 
     def chunks(self) -> Iterator[tuple[int, int]]:
-        """Ranges of records whose dense gradients fit a core's cache together."""
+        """Ranges of records whose dense gradients fit together in a core's cache."""
         size = max(1, CHUNK_BYTES // max(1, self.shape.numel() * self.dtype.itemsize))
         for start in range(0, self.records, size):
             yield start, min(start + size, self.records)
 
     def streamed_square_norms(self) -> Tensor:
-        """Squared norms ``[B]`` from dense gradients made and dropped a few records at a time."""
+        """Squared norms ``[B]`` from dense gradients, built and dropped a few records at a time."""
         parts = [square_rows(self.dense(start, stop)) for start, stop in self.chunks()]
         return (
             torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.device)
@@ -162,7 +162,7 @@ class Term(ABC):
 
 
 class Dense(Term):
-    """Gradients held as they are, ``[B, *shape]``."""
+    """Gradients stored as they are, ``[B, *shape]``."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """The tensor that stands in for a parameter during a capture.
 
-Torch hands every function that meets a ``Tracked`` tensor to ``__torch_function__``: no module is
-patched or hooked, a functional use (``F.linear(x, self.embedding.weight)``) is seen like a module,
-and what is computed from parameters only (a standardised weight) is followed by itself.
+Torch passes every function that meets a ``Tracked`` tensor to ``__torch_function__``. So no module
+is patched or hooked, functional use (``F.linear(x, self.embedding.weight)``) is seen like a module,
+and anything computed from parameters only (a standardised weight) is tracked in turn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Noise, what it costs, and where that is recorded: from a step's questions to its statement.
+"""Noise, its cost, and where the cost is recorded: from a step's queries to its statement.
 
-The accountants (and with them dp-accounting and scipy) are loaded when one of their names is first
-used, so that charging a ledger or drawing noise does not wait for them.
+The accountants (and with them dp-accounting and scipy) are imported when one of their names is
+first used, so that charging a ledger or drawing noise does not wait for them.
 """
 
 import importlib

@@ -1,15 +1,15 @@
-"""Reads releases and says how much privacy they cost: the epsilon at a given delta.
+"""Computes how much privacy releases cost: the epsilon at a given delta.
 
-Two accountants, both dp-accounting's. PLD, the default, composes privacy loss distributions and is
-the tighter one; RDP composes Rényi divergences and is here to compare with papers that used it.
+Two accountants, both from dp-accounting. PLD, the default, composes privacy loss distributions and
+is tighter; RDP composes Rényi divergences, to compare with papers that used it.
 
-Guarantee: both are upper bounds. PLD is a *pessimistic* estimate: every rounding is towards a
-larger epsilon. Where floating point would decide its answer (see `privacy_loss`) it gives RDP's.
-A release with basic composition never costs less than the one mechanism that its queries are.
+Guarantee: both are upper bounds. PLD is a *pessimistic* estimate: it always rounds towards a larger
+epsilon. Where floating point would decide its answer (see `privacy_loss`) it returns RDP's. A
+release with basic composition never costs less than the joint mechanism of its queries.
 
-Neighbouring relations: "add_remove", one record more or less, in whose units sensitivities and
-noise multipliers are stated; and "replace_one", one record exchanged for another, which moves a sum
-up to twice as far. (A vector of group counts moves by sqrt 2 only; it is charged as if by 2.)
+Neighbouring relations: "add_remove", one record more or less, the unit of sensitivities and noise
+multipliers; and "replace_one", one record exchanged for another, which moves a sum up to twice as
+far. (A vector of group counts moves by sqrt 2 only; it is charged as if by 2.)
 
 | relation | PLD | RDP |
 | --- | --- | --- |
@@ -18,7 +18,7 @@ up to twice as far. (A vector of group counts moves by sqrt 2 only; it is charge
 
 Group privacy: a replacement is a removal and an addition, so (e, d) for add_remove gives
 (2 e, (1 + exp(e)) d) for replace_one. It is solved for the d that makes the second number the
-delta asked for.
+requested delta.
 """
 
 import bisect
@@ -51,17 +51,17 @@ def epsilon(
 ) -> float:
     """The epsilon for which all `releases` together are (epsilon, delta)-differentially private.
 
-    Releases of one run or of many may be mixed, in any order. The questions may depend on earlier
+    Releases of one or several runs may be mixed, in any order. Queries may depend on earlier
     answers; sampling rates, noise multipliers and step counts must not (they are public constants).
 
     Args:
-        releases: (release, how many steps were equal to it). None at all costs 0.
+        releases: (release, number of equal steps) pairs. No releases cost 0.
         delta: the probability with which the bound may fail, in (0, 1).
         accountant: "pld" or "rdp".
         relation: "add_remove" or "replace_one".
 
     Returns:
-        Epsilon, infinite if any release has no noise or no guarantee.
+        Epsilon; infinite if any release has no noise or no guarantee.
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta is {delta}; it must lie strictly between 0 and 1")
@@ -74,7 +74,7 @@ def epsilon(
     places = max((len(r.queries) for r, _ in releases if r.composition == "basic"), default=1)
     if places == 1:
         return joint
-    # The sum is no bound by itself: it takes each query for one with a subsample of its own.
+    # The sum alone is not a bound: it treats each query as if it had a subsample of its own.
     shares = _one_by_one(releases, places)
     return max(joint, sum(_together(one, delta / places, accountant, relation) for one in shares))
 
@@ -82,13 +82,13 @@ def epsilon(
 def _together(
     releases: Releases, delta: float, accountant: Accountant, relation: Relation
 ) -> float:
-    """The epsilon of all queries, those about one batch as the one mechanism that they are."""
+    """The epsilon of all queries, with those about one batch as one joint mechanism."""
     counts: dict[tuple[float, float], int] = {}
     for release, count in releases:
         if count < 0:
             raise ValueError(f"a release cannot be counted {count} times")
         if count:
-            # Sensitivities may differ between equal steps: only their ratio to the noise costs.
+            # Sensitivities may differ between equal steps: only their ratio to the noise matters.
             key = (release.sampling.rate, release.noise_multiplier)
             counts[key] = counts.get(key, 0) + count
     if any(sigma == 0 for _, sigma in counts):
@@ -100,7 +100,7 @@ def _together(
 
 
 def _one_by_one(releases: Releases, places: int) -> Iterator[Releases]:
-    """The releases, those with basic composition question by question, each to be charged alone."""
+    """The releases, with basic composition split into queries that are charged alone."""
     for place in range(places):
         share = []
         for release, count in releases:
@@ -114,19 +114,19 @@ def _one_by_one(releases: Releases, places: int) -> Iterator[Releases]:
 class EpsilonCurve:
     """Epsilon after each step of a run of equal steps, fast enough to show at every step.
 
-    Epsilon is computed on a grid of about `points` step counts, each the first time it is needed
-    (some hundredths of a second), and afterwards read from the cache in microseconds. Between grid
-    points the next larger one answers, so the curve never under-states; the grid is quadratic,
-    since epsilon grows like the root of the steps, so it over-states by about 1/`points` of the
+    Epsilon is computed on a grid of about `points` step counts, each when first needed (some
+    hundredths of a second), and afterwards read from the cache in microseconds. Between grid points
+    the next larger one answers, so the curve never under-states. The grid is quadratic, since
+    epsilon grows like the root of the steps, so the curve over-states by about 1/`points` of the
     final epsilon. At `steps`, and beyond, the answer is exact.
 
     Args:
         release: what every step releases.
-        steps: how many steps are planned.
+        steps: the number of planned steps.
         delta: as for `epsilon`.
         accountant: as for `epsilon`.
         relation: as for `epsilon`.
-        before: what was released earlier and counts too.
+        before: earlier releases that count too.
         points: the size of the grid.
     """
 
@@ -185,11 +185,11 @@ def _epsilon(
 
 
 def _renyi(pieces: tuple[privacy_loss.Piece, ...]) -> RdpAccountant:
-    # Fractional orders are slow: for long mixtures take fewer, which is as valid, a little looser.
+    # Fractional orders are slow: use fewer for long mixtures, which is valid and a little looser.
     few = len(pieces) > 16
     composed = RdpAccountant(_FEW_ORDERS if few else None)
-    # Divergences of equal steps add up, so one step's are computed once. The sum is put where
-    # `compose` would have put it: it takes no divergences, only events.
+    # Divergences of equal steps add up, so compute them for one step. The sum is stored where
+    # `compose` would store it, because `compose` takes events, not divergences.
     composed._rdp = sum(count * _one_step(rate, sigma, few) for rate, sigma, count in pieces)
     return composed
 

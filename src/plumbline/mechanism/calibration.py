@@ -1,7 +1,7 @@
-"""From a privacy budget to the numbers of a run: sampling rate, steps, and how much noise.
+"""From a privacy budget to the numbers of a run: sampling rate, steps, and noise.
 
-A `Budget` is what the user states, checked where it enters. `Budget.resolve` turns it into a `Plan`
-for a number of records and a method's release.
+A `Budget` is what the user states, checked when it is created. `Budget.resolve` turns it into a
+`Plan` for a number of records and a method's release.
 
 Guarantee: the plan's noise is never rounded down. The epsilon of all its steps, by the accountant
 that will report it, is at most the budget, and within 0.1% of it. Step counts are exact: they are
@@ -19,15 +19,15 @@ from plumbline.mechanism.accountant import epsilon as epsilon_of
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, Sampling, StepRelease
 from plumbline.mechanism.rounding import rounded_up
 
-# The calibrated epsilon may stay below the budget by this fraction of it.
+# The calibrated epsilon may be below the budget by this fraction of it.
 _SLACK = 5e-4
-# Noise multipliers that are tried: beyond the first, a query tells nothing; below the second,
-# there is no privacy to speak of.
+# The range of noise multipliers to try: above it a query reveals nothing; below it there is no
+# privacy to speak of.
 _MOST_NOISE, _LEAST_NOISE = 1e6, 1e-2
 
 
 class BudgetError(ValueError):
-    """A budget that makes no sense or cannot be met; says what to change."""
+    """A budget that makes no sense or cannot be met; the message says what to change."""
 
 
 def gradient_only(noise_multiplier: float, sampling: Sampling) -> StepRelease:
@@ -44,16 +44,16 @@ class Budget:
     `expected_batch_size` or `sampling_rate`.
 
     Attributes:
-        delta: the probability with which the bound may fail; below 1/n, best below 1/(10 n).
+        delta: the probability with which the bound may fail; below 1/n, ideally below 1/(10 n).
         epsilon: the most the whole run may cost; the noise is calibrated to it.
-        noise_multiplier: the noise of the method's main query, given; epsilon follows.
+        noise_multiplier: the noise of the method's main query; epsilon follows from it.
         epochs: passes over the data, on average; may be a fraction.
         steps: the number of steps.
         expected_batch_size: the mean size of a Poisson batch.
         sampling_rate: the probability that a record enters a batch.
-        records: the number of records (or users, when they are the unit of privacy), if it is
-            public knowledge. When None the data set's size is used, and the statement says that
-            it is treated as public.
+        records: the number of records (or users, if they are the unit of privacy), if it is public
+            knowledge. If None the data set's size is used, and the statement says that it is
+            treated as public.
     """
 
     delta: float
@@ -108,14 +108,14 @@ class Budget:
         """The plan of a run on `records` records.
 
         Args:
-            records: the size of the data set (in users, when they are the unit of privacy);
-                not looked at when the budget states a public number of records.
-            release_at: what one step of the method releases at a noise multiplier of its main
-                query and a sampling. Further queries may have a noise of their own, fixed or in
+            records: the size of the data set (in users, if they are the unit of privacy); ignored
+                if the budget states a public number of records.
+            release_at: what one step of the method releases, given the noise multiplier of its main
+                query and the sampling. Further queries may have noise of their own, fixed or in
                 proportion; more noise must never cost more privacy.
-            accountant: who computes epsilon.
+            accountant: the accountant that computes epsilon.
             relation: the neighbouring relation.
-            before: what was released earlier and counts towards the budget too.
+            before: earlier releases that count towards the budget too.
 
         Raises:
             BudgetError: if the numbers do not fit the data, or no noise meets the budget.
@@ -123,7 +123,7 @@ class Budget:
         n = self.records if self.records is not None else records
         warnings = self._check_size(n)
         rate = self._exact_rate(n)
-        # The quotient of integers is correctly rounded, and the sampler draws with this very float.
+        # Dividing integers rounds correctly, and the sampler draws with this very float.
         sampling_rate = float(rate if self.sampling_rate is None else self.sampling_rate)
         sampling = PoissonSampling(rate=sampling_rate)
         if self.steps is not None:
@@ -145,7 +145,7 @@ class Budget:
                 relation=relation,
                 before=before,
             )
-        assert noise_multiplier is not None  # one of the pair is given
+        assert noise_multiplier is not None  # one of the pair was given
         release = step_at(noise_multiplier)
         return Plan(
             budget=self,
@@ -185,13 +185,13 @@ class Budget:
             )
         if self.delta > 1 / (10 * n):
             return (
-                f"Delta, {self.delta:g}, is more than a tenth of 1/n, n = {n:,} being the size of "
-                f"the data; at most {_advised_delta(n)} is advised.",
+                f"Delta, {self.delta:g}, is more than a tenth of 1/n, where n = {n:,} is the size "
+                f"of the data; at most {_advised_delta(n)} is advised.",
             )
         return ()
 
     def _exact_rate(self, n: int) -> Fraction:
-        """The sampling rate as the fraction that was meant: 1/189, not the float next to it."""
+        """The sampling rate as the intended fraction: 1/189, not the float next to it."""
         if self.expected_batch_size is not None:
             return Fraction(self.expected_batch_size, n)
         rate = Fraction(self.sampling_rate or 0)
@@ -206,18 +206,18 @@ class Plan:
     """A budget made exact. Everything in it is a public constant of the run.
 
     Attributes:
-        budget: what was asked for.
+        budget: the budget it was made from.
         noise_multiplier: of the method's main query.
         release: what every step releases (sensitivities may change along the run).
         steps: the number of steps.
         sampling_rate: the probability q with which a record enters a batch.
         expected_batch_size: L = round(q n), by which sums are divided.
         records: n.
-        records_public: n was stated as public, rather than taken from the data.
-        accountant: who computed epsilon.
+        records_public: whether n was stated as public, rather than taken from the data.
+        accountant: the accountant that computed epsilon.
         relation: the neighbouring relation.
-        epsilon: what all the steps cost, together with what was released before.
-        delta: the delta at which they cost it.
+        epsilon: the cost of all steps, together with what was released before.
+        delta: the delta of that epsilon.
         before: what was released before the first step, each once.
         warnings: sentences for the statement.
     """
@@ -238,7 +238,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
     def releases(self, steps: int) -> list[tuple[StepRelease, int]]:
-        """All that was released once `steps` steps are done."""
+        """Everything that has been released after `steps` steps."""
         return [*_once(self.before), (self.release, steps)]
 
 
@@ -256,12 +256,12 @@ def calibrate_noise(
 
     Args:
         release_at: the release of one step at a noise multiplier; more noise never costs more.
-        steps: how many such steps there are.
+        steps: the number of steps.
         epsilon: the budget.
-        delta: the delta it is stated at.
-        accountant: who computes epsilon.
+        delta: the delta of the budget.
+        accountant: the accountant that computes epsilon.
         relation: the neighbouring relation.
-        before: what was released earlier and counts towards `epsilon` too.
+        before: earlier releases that count towards `epsilon` too.
 
     Raises:
         BudgetError: if no noise meets the budget.

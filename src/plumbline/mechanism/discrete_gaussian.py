@@ -1,6 +1,6 @@
-"""Samples a Gaussian on a fixed grid, exactly enough to say by how much it is not exact.
+"""Samples a Gaussian on a fixed grid, with a known bound on how inexact it is.
 
-A float64 Gaussian made by Box-Muller or an inverse cdf has holes: values it can never take, in a
+A float64 Gaussian from Box-Muller or an inverse cdf has holes: values it can never take, in a
 pattern that shows through after the noise is added. Here the noise is an *integer*: the discrete
 Gaussian of Canonne, Kamath and Steinke ("The Discrete Gaussian for Differential Privacy", 2020) on
 the half-integers, with standard deviation 2^40 grid cells, drawn by rejection from a piecewise
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from plumbline.mechanism.random_source import Stream
 
 GRID_BITS = 40
-"""The grid has 2^GRID_BITS cells to a standard deviation."""
+"""The grid has 2^GRID_BITS cells per standard deviation."""
 
 REACH = 9.5
 """No value is further out than this many standard deviations (the mass beyond is 2e-21)."""
@@ -49,8 +49,8 @@ def standard_normal(stream: Stream, n: int) -> NDArray[np.float64]:
     rejected candidates.
 
     Args:
-        stream: where the randomness comes from; it is read in blocks, so not to be used further.
-        n: how many.
+        stream: the source of randomness; it is read in blocks, so do not use it further.
+        n: the number of values.
     """
     threshold, alias, left_edge = _table()
     result = np.empty(n)
@@ -97,7 +97,7 @@ def _table() -> tuple[NDArray[np.uint64], NDArray[np.intp], NDArray[np.float64]]
         context.prec = 60
         weight = [(-((Decimal(j) / _CELLS_PER_UNIT) ** 2) / 2).exp() for j in range(_CELLS)]
         total = sum(weight)
-        full = 1 << 64  # what one column holds
+        full = 1 << 64  # the capacity of one column
         shares = [int((w / total * full * _COLUMNS).to_integral_value()) for w in weight]
     shares += [0] * (_COLUMNS - _CELLS)
     shares[0] += full * _COLUMNS - sum(shares)
@@ -114,6 +114,6 @@ def _table() -> tuple[NDArray[np.uint64], NDArray[np.intp], NDArray[np.float64]]
             long.pop()
             if shares[donor] < full:
                 short.append(donor)
-    # What is left fills its column exactly and is its own alias.
+    # The rest fills its column exactly and is its own alias.
     left_edge = np.arange(_COLUMNS) / _CELLS_PER_UNIT
     return np.array(threshold, dtype=np.uint64), np.array(alias, dtype=np.intp), left_edge

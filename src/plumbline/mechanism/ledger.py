@@ -1,15 +1,15 @@
-"""The ledger: a file that knows what has been spent on a data set, whatever happens.
+"""The ledger: a file that records what has been spent on a data set, whatever happens.
 
-`charge` writes and syncs a line *before* the step's result can be seen; `ledger_format` has the
-lines, `ledger_file` the disk. Many runs can share one ledger, one after the other or side by side
-in one process, and what they cost composes.
+`charge` writes and syncs a line *before* the step's result can be seen; `ledger_format` defines the
+lines, `ledger_file` writes to disk. Many runs can share one ledger, one after the other or side by
+side in one process, and their costs compose.
 
 Guarantee: the ledger never says less than what was released. After a crash at any moment (kill -9,
 power cut, full disk) it contains every step whose `charge` returned, and at most one charge more. A
-torn last line counts as charged, as dearly as it can have been, and is repaired on opening by
-overwriting it in place: at no moment does the file lack it. Any other damage is refused, with the
-line that is wrong. A whole tail that was lost cannot be seen in the file itself: `verify_position`
-compares with the count and hash in a checkpoint.
+torn last line is charged at its highest possible cost, and is repaired on opening by overwriting it
+in place: the file never lacks it. Any other damage is refused, with the line that is wrong. The
+file itself cannot show that a whole tail was lost: `verify_position` compares it with the count and
+hash in a checkpoint.
 """
 
 import json
@@ -48,7 +48,7 @@ Guard = Callable[[Entries], None]
 
 
 class Ledger:
-    """What has been charged to a data set. Made by `Ledger.open` or `Ledger.read`."""
+    """What has been charged to a data set. Created by `Ledger.open` or `Ledger.read`."""
 
     def __init__(self, path: Path, file: LedgerFile | None, *, reserve: int = 1) -> None:
         self.path = path
@@ -56,7 +56,7 @@ class Ledger:
         self._reserve = reserve
         self._guards: list[Guard] = []
         self._session = secrets.token_hex(8)
-        self._reserved: dict[str, int] = {}  # run -> steps charged ahead and not made yet
+        self._reserved: dict[str, int] = {}  # run -> steps charged ahead and not taken yet
         self._mutex = threading.RLock()
         self._book = Book()
 
@@ -69,22 +69,22 @@ class Ledger:
         guard: Guard | None = None,
         reserve: int = 1,
     ) -> "Ledger":
-        """Opens a ledger for charging, creating it if there is none; nobody else can meanwhile.
+        """Opens a ledger for charging and locks it; creates it if it does not exist.
 
         Args:
             path: the file.
             limit: a data-set budget (epsilon, delta). It is written into the file: later openings
-                keep to it without being told, and cannot change it. It is checked with PLD and
+                obey it without repeating it, and cannot change it. It is checked with PLD and
                 add/remove neighbours; for another relation pass a `BudgetGuard` as `guard`.
             guard: called before every line that charges, with all entries including the proposed
                 one; it refuses by raising, usually `BudgetExceeded`.
-            reserve: how many steps to charge ahead with one durable line, so that the disk is not
-                waited for at every step. A crash then over-states by up to `reserve - 1` steps;
-                `close` gives back what was not used. Seeded steps are always charged singly.
+            reserve: how many steps to charge ahead with one durable line, so that not every step
+                waits for the disk. A crash then over-states by up to `reserve - 1` steps;
+                `close` refunds what was not used. Seeded steps are always charged singly.
 
         Raises:
-            LedgerLocked: if it is open for writing already.
-            LedgerDamaged: if a line is wrong, other than a torn last one.
+            LedgerLocked: if it is already open for writing.
+            LedgerDamaged: if a line other than a torn last one is wrong.
             LedgerError: if the file cannot be read and written, or has another limit.
         """
         if reserve < 1:
@@ -123,7 +123,7 @@ class Ledger:
 
     @property
     def position(self) -> Position:
-        """How far the ledger is written: the count and hash that a checkpoint keeps."""
+        """How far the ledger is written: the count and hash that a checkpoint stores."""
         return self._book.position
 
     @property
@@ -137,12 +137,12 @@ class Ledger:
             return self._book.entries(run)
 
     def runs(self) -> set[str]:
-        """Returns the ids of the runs that were charged here."""
+        """Returns the ids of the runs charged here."""
         with self._mutex:
             return {declaration.run for declaration in self._book.declarations}
 
     def charged(self, run: str) -> int:
-        """Returns how many steps of `run` are charged, without those reserved and not yet made."""
+        """Returns how many steps of `run` are charged, without those reserved and not yet taken."""
         with self._mutex:
             declarations = self._book.declarations
             total = sum(one.charged for one in declarations if one.run == run)
@@ -157,7 +157,7 @@ class Ledger:
         """Refuses a run that could not be charged to its end; charges nothing.
 
         Raises:
-            BudgetExceeded: if `count` steps more would be above the data set's budget.
+            BudgetExceeded: if `count` more steps would exceed the data set's budget.
         """
         key = lines.canonical(release)
         with self._mutex:
@@ -165,7 +165,7 @@ class Ledger:
                 guard(self._book.entries(plus=(key, count)))
 
     def epsilon(self, delta: float, **accounting: Any) -> float:
-        """Returns the epsilon at `delta` of everything that was ever charged, from the file alone.
+        """Returns the epsilon at `delta` of everything ever charged, from the file alone.
 
         Args:
             delta: the delta of the guarantee.
@@ -178,13 +178,13 @@ class Ledger:
             raise LedgerError(f"ledger {self.path}: {error}") from error
 
     def verify_position(self, position: Position) -> None:
-        """Refuses a ledger that has lost what was charged before a checkpoint was made.
+        """Refuses a ledger that has lost charges made before a checkpoint.
 
         Args:
             position: `Ledger.position` at the time of the checkpoint.
 
         Raises:
-            LedgerDamaged: if the ledger is shorter than that, or another one.
+            LedgerDamaged: if the ledger is shorter than that, or a different one.
         """
         count, digest = position.count, position.hash
         have = len(self._book.hashes)
@@ -207,24 +207,24 @@ class Ledger:
         noise_position: tuple[int, str] | None = None,
         most: int | None = None,
     ) -> Position:
-        """Charges a step. When this returns, the charge is on the disk; release only then.
+        """Charges a step. When this returns, the charge is on disk; release only then.
 
         Args:
             release: what the step releases, as plain JSON (`StepRelease.to_dict()`).
             run: the run's id. A seeded run needs an id that depends on its seed and settings only.
             step: the step's number.
-            count: how many equal steps from `step` on are charged at once.
+            count: how many equal steps from `step` on to charge at once.
             noise_position: for a seeded run, which noise is used and a digest of what it is added
                 to. The same again (same run, position, digest and release) is a replay, which
                 reveals nothing new and is not charged again.
-            most: how many steps the run may charge in all; replays are free.
+            most: how many steps the run may charge in total; replays are free.
 
         Returns:
-            The ledger's position with this step in it.
+            The ledger's position after this charge.
 
         Raises:
             NoiseReuse: if the noise at that position was used with another digest or release.
-            BudgetExceeded: if a guard refuses, or it is beyond `most`; nothing is charged then.
+            BudgetExceeded: if a guard refuses, or `most` is exceeded; nothing is charged then.
             LedgerError: if the line cannot be made durable; the step must not be released.
         """
         try:
@@ -240,7 +240,7 @@ class Ledger:
             if most is not None and self.charged(run) + count > most:
                 raise BudgetExceeded(
                     f"run {run!r} has charged {self.charged(run)} of its {most} steps, and {count} "
-                    "more would be beyond its budget. Nothing was charged: the run is over"
+                    "more would exceed its budget. Nothing was charged: the run is over"
                 )
             ahead = self._reserved.get(run, 0)
             same = self._current(run) == key
@@ -248,7 +248,7 @@ class Ledger:
                 self._reserved[run] = ahead - count
                 return self.position
             size = count if noise_position is not None else max(count, self._reserve)
-            if most is not None:  # nothing is reserved that the run may not charge
+            if most is not None:  # reserve no more than the run may charge
                 size = max(count, min(size, most - self.charged(run)))
             size = self._affordable(key, count, size)
             new: list[dict[str, Any]] = []
@@ -266,7 +266,7 @@ class Ledger:
             return self.position
 
     def close(self) -> None:
-        """Gives back steps that were charged ahead and not made, and lets go of the file."""
+        """Refunds steps that were charged ahead and not taken, and closes the file."""
         if self._file is None or not self._file.is_open:
             return
         with self._mutex:
@@ -300,14 +300,14 @@ class Ledger:
             self._append(file, [{"kind": "limit", "limit": limit}])
         elif limit is not None and limit != self.limit:
             raise LedgerError(
-                f"ledger {self.path} has the budget (epsilon, delta) = {self.limit}, and {limit} "
+                f"ledger {self.path} has the budget (epsilon, delta) = {self.limit}, but {limit} "
                 "was given. A data set's budget is set once: open the ledger without a limit"
             )
 
     def _repair(self, file: LedgerFile, length: int) -> None:
         """Overwrites a torn last line of `length` bytes with one that charges it.
 
-        The new line is the longer one and only its last byte ends it, so that a crash meanwhile
+        The new line is longer and only its last byte ends it, so that a crash while writing
         leaves a torn last line again.
         """
         torn = {"kind": "torn", "charged": self._book.worst(), "pad": ""}
@@ -340,7 +340,7 @@ class Ledger:
         }
 
     def _current(self, run: str) -> str | None:
-        """The release that this session has declared for `run`."""
+        """The release that this session declared for `run`."""
         if self._book.session != self._session or run not in self._book.current:
             return None
         return self._book.declarations[self._book.current[run]].key

@@ -1,8 +1,8 @@
 """A file that one process appends to durably: the part of the ledger that touches the disk.
 
-Guarantee: what `append` and then `sync` returned from survives a crash. An append that fails leaves
-the file as it was, or, where the system does not let us take the rest back, with a torn last line.
-After any failure that leaves the file in doubt the object lets go of it and refuses to go on.
+Guarantee: once `append` and then `sync` have returned, the data survives a crash. A failed append
+leaves the file as it was, or, if the system does not let us undo it, with a torn last line. After
+any failure that leaves the file in doubt the object closes it and refuses to continue.
 """
 
 import errno
@@ -18,7 +18,7 @@ class LedgerLocked(LedgerError):
     """Another `Ledger` object, here or in another process, has the file open for writing.
 
     Attributes:
-        pid: the process that has it, if the system says which.
+        pid: the process that has it, if the system tells.
     """
 
     def __init__(self, path: Path, pid: int | None) -> None:
@@ -27,19 +27,19 @@ class LedgerLocked(LedgerError):
             who += ", which is this one"
         super().__init__(
             f"ledger {path} is in use by {who}; only one may write to it. Close it there first, or "
-            "look at it with Ledger.read(path), which needs no lock"
+            "read it with Ledger.read(path), which needs no lock"
         )
         self.pid = pid
 
 
 class LedgerFile:
-    """A ledger's file, open and locked for writing; it is created if there is none.
+    """A ledger's file, open and locked for writing; created if it does not exist.
 
     Args:
         path: the file.
 
     Attributes:
-        size: the length of what is known to be good; `append` writes there.
+        size: the length known to be good; `append` writes there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -68,7 +68,7 @@ class LedgerFile:
         return self._closed is None
 
     def read(self) -> bytes:
-        """Returns all that the file holds."""
+        """Returns the file's content."""
         pieces: list[bytes] = []
         length = 0
         try:
@@ -97,7 +97,7 @@ class LedgerFile:
             while written < len(data):
                 written += os.pwrite(self._fd, data[written:], self.size + written)
         except OSError as error:
-            # What a repair writes over must stay: it is still torn. All else is taken back.
+            # Keep what a repair overwrites: it is still torn. Undo everything else.
             if not overwrite:
                 self._take_back()
             raise cannot("write to", self.path, error) from error
@@ -107,7 +107,7 @@ class LedgerFile:
         self.size += len(data)
 
     def sync(self) -> None:
-        """Waits until everything appended is on the disk."""
+        """Waits until everything appended is on disk."""
         try:
             if hasattr(fcntl, "F_FULLFSYNC"):  # macOS: fsync alone stops at the drive's cache
                 fcntl.fcntl(self._fd, fcntl.F_FULLFSYNC)
@@ -122,7 +122,7 @@ class LedgerFile:
             raise
 
     def sync_folder(self) -> None:
-        """Waits until the file's name is on the disk too."""
+        """Waits until the file's name is on disk too."""
         try:
             folder = os.open(self.path.resolve().parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -146,7 +146,7 @@ class LedgerFile:
         self._close_fd()
 
     def require_open(self) -> None:
-        """Raises LedgerError, with the reason, if the file was let go."""
+        """Raises LedgerError, with the reason, if the file was closed."""
         if self._closed is not None:
             raise LedgerError(
                 f"ledger {self.path} cannot be charged: {self._closed}. Nothing may be released "
@@ -161,7 +161,7 @@ class LedgerFile:
 
 
 def cannot(do: str, path: Path, error: OSError) -> LedgerError:
-    """Returns the error to raise when the system refuses to `do` something with a ledger."""
+    """The error to raise when the system refuses to `do` something with a ledger."""
     advice = {
         errno.ENOSPC: "Free some space on the disk",
         errno.EDQUOT: "Free some space in your quota",
@@ -178,7 +178,7 @@ def cannot(do: str, path: Path, error: OSError) -> LedgerError:
 
 def _close(fd: int, owner: int) -> None:
     # A lock lasts until every copy of its file descriptor is closed, and a child that is just being
-    # forked has one: so the owner unlocks, and a child, which must not unlock, only closes.
+    # forked has one. So the owner unlocks; a child, which must not unlock, only closes.
     if os.getpid() == owner:
         fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
@@ -203,9 +203,9 @@ _open_files: "weakref.WeakSet[LedgerFile]" = weakref.WeakSet()
 
 def _abandon_in_child() -> None:
     # The file and its lock stay with the parent: a forked child that kept them open would hold the
-    # lock beyond the parent's life, and could write beside it.
+    # lock after the parent has ended, and could write at the same time.
     for file in list(_open_files):
-        file.let_go(f"it belongs to process {os.getppid()}, of which this one is a fork")
+        file.let_go(f"it belongs to process {os.getppid()}, and this process is a fork of it")
 
 
 os.register_at_fork(after_in_child=_abandon_in_child)

@@ -1,8 +1,8 @@
-r"""The text of a ledger: its lines, their checksums, and what they add up to.
+r"""The text format of a ledger: its lines, their checksums, and what they add up to.
 
-A ledger is a text file with one JSON object to a line. Every line carries its number (`seq`, from
+A ledger is a text file with one JSON object per line. Every line carries its number (`seq`, from
 0) and a `hash`: the first 16 hex digits of the SHA-256 of the previous line's hash and this line's
-text before `,"hash"`. So a line that is changed, lost, repeated or moved breaks the chain there.
+text before `,"hash"`. So a changed, lost, repeated or moved line breaks the chain.
 
 | kind | says | fields |
 | --- | --- | --- |
@@ -15,11 +15,11 @@ text before `,"hash"`. So a line that is changed, lost, repeated or moved breaks
 
 `of` is the number of a `release` line among the `release` lines, from 0.
 
-Guarantee: what a charge costs is on the disk *before* the charge, in its `release` line together
-with `most`, the largest count a single line may charge to it. So when the last line is unreadable
+Guarantee: the cost of a charge is on disk *before* the charge, in its `release` line together with
+`most`, the largest count that a single line may charge to it. So when the last line is unreadable
 (torn by a crash, or damaged later) its cost is still bounded: `most` steps of the release that each
-run of the last session had declared. The checksum finds accidents, not forgery: whoever can write
-the file can write another one.
+run of the last session had declared. The checksum finds accidents, not forgery: anyone who can
+write the file can write another one.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ GENESIS = "0" * 16
 _HEADER_START = f'{{"seq":0,"kind":"ledger","format":{FORMAT},"id":"'.encode()
 _HASH = re.compile(rb',"hash":"[0-9a-f]{16}"\}')
 _HASH_LENGTH = len(',"hash":""}') + 16
-_MOST = 10**12  # steps in one line: more were never made
+_MOST = 10**12  # the most steps that one line may charge
 # A charge as `encode` writes it. Nearly every line is one, and this is four times as fast as JSON.
 _CHARGE = re.compile(
     rb'\{"seq":(N),"kind":"charge","of":(N),"step":(?:N),"count":(N)'
@@ -48,11 +48,11 @@ Entries = list[tuple[dict[str, Any], int]]
 
 
 class LedgerError(RuntimeError):
-    """The ledger cannot do what was asked; nothing was released on its account."""
+    """The ledger cannot do what was asked, and nothing was released."""
 
 
 class LedgerDamaged(LedgerError):
-    """A ledger's file is not what was written.
+    """A ledger's file is not as it was written.
 
     Attributes:
         line: the first line that is wrong, counted from 1.
@@ -60,8 +60,8 @@ class LedgerDamaged(LedgerError):
 
     def __init__(self, name: str, line: int, reason: str) -> None:
         super().__init__(
-            f"ledger {name}, line {line}: {reason}. The ledger is refused, because what was spent "
-            "can no longer be known from it; restore the file from a copy that is intact"
+            f"ledger {name}, line {line}: {reason}. The ledger is refused, because it no longer "
+            "shows what was spent; restore the file from an intact copy"
         )
         self.line = line
 
@@ -72,7 +72,7 @@ class NoiseReuse(LedgerError):
 
 @dataclass(frozen=True)
 class Position:
-    """How far a ledger has been written: its number of lines, and the last one's hash."""
+    """How far a ledger is written: its number of lines, and the hash of the last one."""
 
     count: int
     hash: str
@@ -106,7 +106,7 @@ class Book:
         return Position(len(self.hashes), self.hashes[-1] if self.hashes else GENESIS)
 
     def entries(self, run: str | None = None, plus: tuple[str, int] | None = None) -> Entries:
-        """What was charged, equal releases together; `plus` is a further (key, count)."""
+        """What was charged, with equal releases merged; `plus` is a further (key, count)."""
         counts: dict[str, int] = {}
         for declaration in self.declarations:
             if run in (None, declaration.run):
@@ -116,11 +116,11 @@ class Book:
         return [(json.loads(key), count) for key, count in counts.items() if count]
 
     def worst(self) -> list[list[int]]:
-        """What an unreadable last line is charged as: [declaration, count] pairs."""
+        """What to charge for an unreadable last line: [declaration, count] pairs."""
         return [[of, self.declarations[of].most] for of in self.current.values()]
 
     def apply(self, line: Mapping[str, Any]) -> None:
-        """Takes in a line; raises ValueError if it makes no sense here."""
+        """Adds a line; raises ValueError if it makes no sense here."""
         match line["kind"]:
             case "charge":
                 self.charge(line["of"], _count(line["count"]), line.get("noise"))
@@ -147,7 +147,7 @@ class Book:
                 raise ValueError(f"a line of kind {kind!r} does not belong here")
 
     def charge(self, of: int, count: int, noise: Sequence[Any] | None) -> None:
-        """Takes in a charge; raises ValueError if it makes no sense here."""
+        """Adds a charge; raises ValueError if it makes no sense here."""
         declaration = self._declaration(of)
         if not 1 <= count <= declaration.most:
             raise ValueError("it charges more steps than its release line allows")
@@ -163,7 +163,7 @@ class Book:
 
 
 def canonical(release: Mapping[str, Any]) -> str:
-    """The one JSON text of a release; raises ValueError or TypeError if it is not plain JSON."""
+    """The canonical JSON text of a release; ValueError or TypeError if it is not plain JSON."""
     return json.dumps(release, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -179,7 +179,7 @@ def decode(line: bytes, number: int, previous: str) -> dict[str, Any]:
     """Reads line `number`, which follows one with the hash `previous`, without its newline.
 
     Raises:
-        ValueError: with what is wrong.
+        ValueError: saying what is wrong.
     """
     body, tail = line[:-_HASH_LENGTH], line[-_HASH_LENGTH:]
     if not _HASH.fullmatch(tail):
@@ -201,11 +201,11 @@ def parse(data: bytes, name: str) -> tuple[Book, int | None]:
 
     Returns:
         What its lines say, and where a torn last line starts in `data` (None if there is none). A
-        torn line is not in the book: whoever asked decides how to charge it, with `Book.worst`. A
+        torn line is not in the book: the caller decides how to charge it, with `Book.worst`. A
         file that ends within line 1 has an empty book: nothing can have been charged to it yet.
 
     Raises:
-        LedgerDamaged: at the first line that is wrong, if it is not the last one.
+        LedgerDamaged: at the first wrong line, unless it is the last one.
     """
     book = Book()
     if b"\n" not in data:
@@ -250,7 +250,7 @@ def parse(data: bytes, name: str) -> tuple[Book, int | None]:
 def _charge(
     line: bytes, number: int, previous: str
 ) -> tuple[int, int, tuple[int, str] | None] | None:
-    """What `Book.charge` takes, of a line that is just as `encode` writes a charge; else None."""
+    """The arguments of `Book.charge`, if the line is exactly as `encode` writes it; else None."""
     found = _CHARGE.fullmatch(line)
     if found is None:
         return None
@@ -270,13 +270,13 @@ def _json(body: bytes) -> dict[str, Any]:
 
 
 def check_fields(fields: Mapping[str, Any]) -> None:
-    """Refuses a line that has not exactly the fields of its kind.
+    """Refuses a line that does not have exactly the fields of its kind.
 
     A field that is missing, unknown or of another type must not be guessed when budgets depend on
     it.
 
     Raises:
-        ValueError: with what is wrong.
+        ValueError: saying what is wrong.
     """
     kind = fields.get("kind")
     if kind == "ledger" and fields.get("format") != FORMAT:

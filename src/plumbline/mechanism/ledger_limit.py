@@ -1,7 +1,7 @@
 """A data-set budget: refuses the charge that would take a ledger past (epsilon, delta).
 
-Epsilon is asked for rarely: what was once found affordable stays so (epsilon never falls when steps
-are added), and each time the guard has to ask, it asks for room ahead as well.
+Epsilon is computed rarely: what was once affordable stays so (epsilon never falls when steps are
+added), and each time the guard has to compute it, it checks for room ahead as well.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Any
 from plumbline.mechanism.ledger_format import Entries, LedgerError, Limit, canonical
 from plumbline.mechanism.rounding import rounded_up
 
-_AHEAD = 1024  # steps of room to ask for at most
+_AHEAD = 1024  # the most steps to check ahead
 
 
 class BudgetExceeded(LedgerError):
@@ -18,7 +18,7 @@ class BudgetExceeded(LedgerError):
 
 
 class BudgetGuard:
-    """Raises `BudgetExceeded` if everything charged, with what is to be charged, is too much.
+    """Raises `BudgetExceeded` if everything charged, with the proposed charge, is too much.
 
     Guarantee: never passes entries whose epsilon at the limit's delta is above the limit's epsilon.
 
@@ -52,7 +52,7 @@ class BudgetGuard:
                 f"{self.limit[1]:g}, above its budget of {self.limit[0]:g}. Nothing was charged: "
                 "stop here, or plan a run with fewer steps or more noise"
             )
-        # Room ahead for what grows: each question is answered for many steps.
+        # Check ahead too, so that one answer serves many steps.
         ahead = min(_AHEAD, max(1, sum(counts.values())))
         while ahead and not self._epsilon(entries, dict.fromkeys(grown, ahead)) <= self.limit[0]:
             ahead //= 2
@@ -68,7 +68,7 @@ class BudgetGuard:
 
 def ledger_epsilon(entries: Entries, *, delta: float, **accounting: Any) -> float:
     """Returns the epsilon of ledger entries at `delta`."""
-    # Here and not above: opening and charging a ledger must not load the accountants.
+    # Imported here: opening and charging a ledger must not load the accountants.
     from plumbline.mechanism.accountant import epsilon
     from plumbline.mechanism.release import StepRelease
 

@@ -1,15 +1,15 @@
-"""Gaussian noise for a step: drawn on a public grid, prepared beside the step, added safely.
+"""Gaussian noise for a step: drawn on a public grid, ahead of the step, and added safely.
 
 The defence. Adding a float64 Gaussian to a float64 value leaks the value: which sums are possible,
 and how precise they are, depends on it (Mironov 2012, "On significance of the least significant
 bits"; Jin et al. 2022, "Are we there yet? Timing and floating-point attacks", for the Gaussian;
 Haney et al. 2022, "Precision-based attacks and interval refining"). Summing several draws (Holohan
 and Braghin 2021) makes the first attack expensive but leaves the third. Here, as in Google's
-"Secure noise generation" (2020) and in OpenDP, both sides are put on one grid of step
-`std * 2^-40` that everybody may know: the value is rounded to it, the noise is drawn on it
-(`discrete_gaussian`), and the answer is a function of the one integer that is their sum. (Beyond
-2^52 grid steps the addition rounds; IEEE addition rounds the exact sum, so this is still a function
-of it.) Casting back to float32, dividing by the batch size and so on only post-process it.
+"Secure noise generation" (2020) and in OpenDP, both sides are put on one public grid of step
+`std * 2^-40`: the value is rounded to it, the noise is drawn on it (`discrete_gaussian`), and the
+answer is a function of their sum, one integer. (Beyond 2^52 grid steps the addition rounds; IEEE
+addition rounds the exact sum, so this is still a function of it.) Casting back to float32, dividing
+by the batch size and so on is only post-processing.
 
 What this does not defend against: rounding *before* the noise, while the sum of clipped gradients
 is formed in float32 (Casacuberta et al. 2022, "Widespread underestimation of sensitivity");
@@ -49,11 +49,11 @@ def add_noise(
         value: the tensors of one query by name. Consecutive slices of `noise` go to them in the
             mapping's order, each in row-major order.
         std: the noise's standard deviation, sensitivity times noise multiplier. With 0 the values
-            come back unchanged: that is a release without a guarantee.
+            come back unchanged, a release without a guarantee.
         noise: as many values as all the tensors together have, from `gaussian`.
 
     Returns:
-        New tensors with the names, shapes, types and devices of `value`; the sum is made in
+        New tensors with the names, shapes, types and devices of `value`; the sum is computed in
         float64 and then cast.
 
     Raises:
@@ -72,7 +72,7 @@ def add_noise(
 
 
 def as_vector(value: Mapping[str, torch.Tensor], noise: torch.Tensor) -> torch.Tensor:
-    """All of a value in one float64 vector `[numel]`, once its noise is seen to fit.
+    """A value as one float64 vector `[numel]`, after checking that its noise fits.
 
     Raises:
         ValueError: if `noise` has another type or length, or if a value is not finite.
@@ -83,7 +83,7 @@ def as_vector(value: Mapping[str, torch.Tensor], noise: torch.Tensor) -> torch.T
             f"noise is {noise.dtype} of shape {tuple(noise.shape)}, but the value has {wanted} "
             f"entries in all; draw it with gaussian(stream, {wanted}) and do not scale or cast it"
         )
-    # One vector for all tensors: a network has many small ones, and each call costs more than they.
+    # One vector for all tensors: a network has many small ones, for which each call is expensive.
     total = torch.cat([_float64(tensor).reshape(-1) for tensor in value.values()])
     if not math.isfinite(total.sum().item()):
         raise _not_finite(value)
@@ -100,7 +100,7 @@ def in_place_of(value: Mapping[str, torch.Tensor], total: torch.Tensor) -> dict[
 
 
 def _float64(tensor: torch.Tensor) -> torch.Tensor:
-    # Not every device has float64 (Apple's GPU has not).
+    # Not every device has float64 (Apple's GPU does not).
     device = torch.device("cpu") if tensor.device.type == "mps" else tensor.device
     return tensor.detach().to(device=device, dtype=torch.float64)
 
@@ -118,8 +118,8 @@ def rounding_sensitivity(std: float, numel: int) -> float:
     """Bounds what rounding to the grid adds to the L2 sensitivity of a value of `numel` entries.
 
     Between two neighbours an entry moves by at most two grid steps more than before rounding (one
-    from the rounding, one from the division by the step), while it is below 4096 `std`; beyond
-    that, by no more than float64's own rounding of it.
+    from the rounding, one from the division by the step), as long as it is below 4096 `std`; beyond
+    that, by no more than its own float64 rounding.
     """
     return 2 * math.ldexp(std, -GRID_BITS) * math.sqrt(numel)
 
@@ -128,16 +128,16 @@ class NoisePrefetcher:
     """Draws the noise of the next step in a thread while this step is computed.
 
     `take(step)` returns the noise of a step and starts drawing that of `step + 1`. There is at most
-    one thread, it ends by itself after one step's noise, and `close` waits for it. A step that was
-    not foreseen (the first one, or after a jump) is drawn on the spot. In a forked child the thread
+    one thread, it ends by itself after one step's noise, and `close` waits for it. The noise of an
+    unexpected step (the first one, or after a jump) is drawn at once. In a forked child the thread
     does not exist: the child draws for itself, and under a new key if the source is secure.
 
     Args:
-        source: where randomness comes from. The noise of a seeded source is that of the stream
+        source: the source of randomness. The noise of a seeded source is that of the stream
             `("noise", step)`, or `("noise", step, query)` for a later query of the step.
         numel: how many values a step needs.
         query: which of the step's queries this noise is for, counted from 0.
-        stop: the number of steps of the run, if known: nothing is drawn ahead from there on.
+        stop: the number of steps of the run, if known: nothing is drawn beyond it.
     """
 
     def __init__(
@@ -151,14 +151,14 @@ class NoisePrefetcher:
         self._ahead: _Draw | None = None
 
     def take(self, step: int) -> torch.Tensor:
-        """Returns the noise of `step`, `[numel]`, float64 on the CPU; each step's only once.
+        """Returns the noise of `step`, `[numel]`, float64 on the CPU; only once per step.
 
         Raises:
-            ValueError: if noise of this step or a later one was taken before.
+            ValueError: if noise of this step or a later one was already taken.
         """
         if step <= self._taken:
             raise ValueError(
-                f"noise of step {step} was asked for after that of step {self._taken}; noise is "
+                f"noise of step {step} was requested after that of step {self._taken}; noise is "
                 "handed out once, in order. To replay a seeded run, make a new NoisePrefetcher"
             )
         ahead, self._ahead = self._ahead, None
@@ -172,7 +172,7 @@ class NoisePrefetcher:
         return noise
 
     def close(self) -> None:
-        """Waits for the thread, if there is one, and forgets what it drew."""
+        """Waits for the thread, if there is one, and discards what it drew."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.process == process_identity():
             ahead.wait()
@@ -189,7 +189,7 @@ class NoisePrefetcher:
 
 
 class _Draw:
-    """One step's noise, drawn by a thread if `start` was called, else by whoever asks."""
+    """One step's noise, drawn by a thread if `start` was called, else when it is requested."""
 
     def __init__(self, source: RandomSource, position: tuple[int, ...], numel: int) -> None:
         self.step = position[0]
@@ -221,5 +221,5 @@ class _Draw:
     def _run(self) -> None:
         try:
             self._noise = gaussian(self._source.once("noise", *self._position), self._numel)
-        except BaseException as error:  # raised again where the noise is asked for
+        except BaseException as error:  # raised again where the noise is requested
             self._error = error

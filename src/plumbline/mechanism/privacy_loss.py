@@ -2,12 +2,12 @@
 
 The distributions, their discretisation ("connect the dots", arXiv 2207.04380), their composition
 and the conversion to epsilon are dp-accounting's; this file chooses the discretisation interval,
-groups what can be composed together, and evaluates the curve that is discretised in one
-vectorised call, where dp-accounting loops over its points in Python.
+groups what can be composed together, and evaluates the discretised curve in one vectorised call,
+where dp-accounting loops over its points in Python.
 
 Guarantee: pessimistic. Every approximation (the interval, the cut tails, an allowance for floating
-point) is on the side of a larger epsilon: by about 0.03% for one run, 0.3% for 100 runs that all
-differ, and a few percent where epsilon itself is tiny (sampling rates of 1e-5 and below).
+point) errs towards a larger epsilon: by about 0.03% for one run, 0.3% for 100 runs that all differ,
+and a few percent where epsilon itself is tiny (sampling rates of 1e-5 and below).
 """
 
 import functools
@@ -24,7 +24,7 @@ from scipy import special
 # A Poisson-sampled Gaussian repeated: (sampling rate, noise multiplier, count).
 Piece = tuple[float, float, int]
 
-# Below this noise multiplier one step's privacy loss reaches over a hundred, and no interval is
+# Below this noise multiplier the privacy loss of one step exceeds a hundred, and no interval is
 # both accurate and affordable.
 SMALLEST_NOISE_MULTIPLIER = 0.1
 
@@ -44,7 +44,7 @@ _ROUNDING_PER_STEP = 2e-14
 
 
 def epsilon(pieces: Sequence[Piece], *, delta: float, replace_one: bool) -> float | None:
-    """The epsilon at `delta` of all `pieces` together, or None where a PLD cannot answer.
+    """The epsilon at `delta` of all `pieces` together, or None where PLD cannot answer.
 
     That is where floating point would decide the answer: a delta near the rounding of the
     composition (about 1e-10 for 10,000 steps), or almost no noise.
@@ -61,8 +61,8 @@ def epsilon(pieces: Sequence[Piece], *, delta: float, replace_one: bool) -> floa
     if min(sigma for _, sigma, _ in pieces) < SMALLEST_NOISE_MULTIPLIER or allowance > delta / 2:
         return None
     interval = discretisation_interval(pieces)
-    # Repeating a composition is composing the repetitions, so there is one (slow) repetition per
-    # count, or per binary digit of the counts if these are fewer.
+    # Composing commutes with repeating, so there is one (slow) repetition per count, or per binary
+    # digit of the counts if these are fewer.
     counts = {count for *_, count in pieces}
     by_digit = len(counts) > max(counts).bit_length()
     groups: dict[int, privacy_loss_distribution.PrivacyLossDistribution] = {}
@@ -71,8 +71,8 @@ def epsilon(pieces: Sequence[Piece], *, delta: float, replace_one: bool) -> floa
         digits = [1 << place for place in range(count.bit_length()) if count >> place & 1]
         for part in digits if by_digit else [count]:
             groups[part] = groups[part].compose(step) if part in groups else step
-    # To find where the tails may be cut, dp-accounting tries moments of many orders. Where one
-    # overflows (to infinity: nothing is cut by it), another one bounds better.
+    # To find where the tails may be cut, dp-accounting tries moments of many orders. If one
+    # overflows (to infinity, so it cuts nothing), another gives a better bound.
     with np.errstate(over="ignore"):
         repeated = [one if count == 1 else one.self_compose(count) for count, one in groups.items()]
         total = functools.reduce(lambda one, other: one.compose(other), repeated)

@@ -1,10 +1,10 @@
-"""Where randomness comes from: ChaCha20 streams addressed by what they are for.
+"""The source of randomness: ChaCha20 streams addressed by purpose and position.
 
 Every random draw of a private step (which records take part, what noise is added) comes from a
 `Stream`, the ChaCha20 key stream (RFC 8439, from the `cryptography` package) under a key derived
 for one purpose and one position, for example `source.stream("sampling", step)`. Streams of
-different purposes or positions are independent, so it does not matter in which order, in which
-thread or in how many pieces they are read.
+different purposes or positions are independent, so the order, the thread and the pieces in which
+they are read do not matter.
 
 Guarantees. A `SecureSource` takes its key from the operating system's entropy, keeps it in memory
 only, offers no way to read, copy or store it, and takes a new key in a forked child, so that parent
@@ -33,7 +33,7 @@ _ZEROS = np.zeros(1 << 16, dtype=np.uint8)  # encrypting zeros yields the key st
 class Stream:
     """A sequence of independent uniform bytes, read forwards; obtained from a source.
 
-    A stream of a secure source that is carried into a forked child continues there under a new
+    If a stream of a secure source is carried into a forked child, it continues there under a new
     key: the child never repeats the parent's bytes.
     """
 
@@ -79,7 +79,7 @@ class RandomSource(ABC):
     secure: ClassVar[bool]
 
     def stream(self, domain: str, *position: int) -> Stream:
-        """Returns the stream of `(domain, *position)`, the same one whenever it is asked for.
+        """Returns the stream of `(domain, *position)`, the same one at every call.
 
         Args:
             domain: what the stream is for, such as `"sampling"`.
@@ -89,11 +89,11 @@ class RandomSource(ABC):
 
     @abstractmethod
     def once(self, domain: str, *position: int) -> Stream:
-        """Returns a stream to be used up once, which is what noise needs.
+        """Returns a stream to be used once, as noise needs.
 
-        A secure source gives a new key to every call, so asking twice for the noise of a step can
-        never hand out the same noise twice. A seeded source must repeat itself: there it equals
-        `stream`, and the ledger refuses a used noise position with other inputs.
+        A secure source uses a new key for every call, so it never hands out the same noise twice,
+        even for the same step. A seeded source must repeat itself: there it equals `stream`, and
+        the ledger refuses a used noise position with other inputs.
         """
 
     @abstractmethod
@@ -113,25 +113,25 @@ class RandomSource(ABC):
         return hmac.digest(self._root(), message, "sha256")
 
     def __repr__(self) -> str:
-        """Says what the source is, and nothing about its key."""
+        """Says what kind of source it is, and nothing about its key."""
         return f"{type(self).__name__}()"
 
 
 class SecureSource(RandomSource):
     """Randomness that nobody can recompute: a fresh key from the operating system.
 
-    The key lives in this object's memory for the run's life and nowhere else. It cannot be pickled
-    or copied; a resumed run makes a new source. In a forked child the source draws a new key.
+    The key exists only in this object's memory, for the life of the run. It cannot be pickled or
+    copied; a resumed run makes a new source. In a forked child the source draws a new key.
     """
 
-    __slots__ = ("__key", "__owner")  # and no __dict__, in which a key would be easily seen
+    __slots__ = ("__key", "__owner")  # and no __dict__, which would show the key
     secure = True
 
     def __init__(self, key: bytes | None = None) -> None:
         """Draws a new key, or takes one of 32 bytes that the processes of a run have agreed on.
 
-        They must draw the same batches, and so share this; noise is drawn from a source of one's
-        own.
+        They must draw the same batches, so they share this source; each draws noise from a source
+        of its own.
         """
         if key is not None and len(key) != _KEY_BYTES:
             raise ValueError(f"the key has {len(key)} bytes; it must have {_KEY_BYTES}")
@@ -139,7 +139,7 @@ class SecureSource(RandomSource):
         self.__owner = process_identity()
 
     def once(self, domain: str, *position: int) -> Stream:
-        """Returns a stream under a key of its own that is never used again."""
+        """Returns a stream under its own key, which is never used again."""
         self._derive(domain, position)  # the same checks of the arguments as for a seeded source
         return Stream(os.urandom(_KEY_BYTES), secure=True)
 
@@ -212,7 +212,7 @@ os.register_at_fork(after_in_child=_count_fork)
 
 def process_identity() -> tuple[int, int]:
     """Identifies this process: it differs in a forked child, even one with a recycled id."""
-    # The count catches a child that is given a former process's id; the id catches forks made in C.
+    # The count catches a child with a former process's id; the id catches forks made in C.
     return os.getpid(), _forks
 
 

@@ -1,14 +1,13 @@
-"""What a step of private training asks, and what it thereby releases.
+"""What a step of private training asks, and what it therefore releases.
 
 A method asks a `Query`; the mechanism answers it with noise and keeps the `GaussianQuery`, which is
-the question without its value. All the questions asked about one batch, together with the way the
-batch was sampled, are a `StepRelease`: the frozen value that the ledger stores and the accountant
-interprets.
+the query without its value. All queries about one batch, together with the way the batch was
+sampled, are a `StepRelease`: the frozen value that the ledger stores and the accountant interprets.
 
 Guarantee: Gaussian queries about the *same* batch are one Gaussian mechanism with noise multiplier
-`(sum_j sigma_j^-2)^(-1/2)`, whatever their number and even if a later question depends on an
-earlier answer; sampling amplifies that one mechanism once. (Dividing each query by its own noise
-makes them one vector of unit noise whose sensitivity is the root of the summed `sigma_j^-2`.)
+`(sum_j sigma_j^-2)^(-1/2)`, however many there are and even if a later query depends on an earlier
+answer; sampling amplifies that one mechanism once. (Dividing each query by its own noise makes them
+one vector of unit noise whose sensitivity is the root of the summed `sigma_j^-2`.)
 """
 
 import dataclasses
@@ -22,7 +21,7 @@ import torch
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """A question a method asks about the records of one batch.
+    """A query that a method asks about the records of one batch.
 
     Attributes:
         value: the exact, private answer: a tensor, or tensors by name that are one vector.
@@ -42,7 +41,7 @@ class Query:
 
     @property
     def asked(self) -> "GaussianQuery":
-        """The question without its value: all that may be recorded."""
+        """The query without its value: all that may be recorded."""
         return GaussianQuery(
             name=self.name, sensitivity=self.sensitivity, noise_multiplier=self.sigma
         )
@@ -50,14 +49,14 @@ class Query:
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianQuery:
-    """A question that was answered with Gaussian noise of `noise_multiplier * sensitivity`."""
+    """A query that was answered with Gaussian noise of `noise_multiplier * sensitivity`."""
 
     name: str
     sensitivity: float
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        # Without noise there is nothing that a bound would be needed for.
+        # Without noise no bound is needed.
         bounded = math.isfinite(self.sensitivity) or self.noise_multiplier == 0
         if not (bounded and self.sensitivity > 0):
             raise ValueError(
@@ -98,16 +97,16 @@ Composition = Literal["joint", "basic"]
 
 @dataclass(frozen=True, kw_only=True)
 class StepRelease:
-    """All that one step revealed about its batch.
+    """Everything that one step revealed about its batch.
 
     Attributes:
-        sampling: how the batch was drawn, as the sampler itself says.
-        queries: the questions asked about it, in order.
+        sampling: how the batch was drawn, according to the sampler.
+        queries: the queries about it, in order.
         unbounded_reason: for a method without a guarantee, why the noise does not cover what it
             released; epsilon is then infinite whatever the noise.
         composition: "joint", one mechanism of all queries, which is exact; or "basic", which adds
             up the epsilons and deltas that each query would have alone, and charges that where it
-            is more. It is here to compare with papers that charged the sum.
+            is more, to compare with papers that charged the sum.
     """
 
     sampling: Sampling
@@ -116,7 +115,7 @@ class StepRelease:
     composition: Composition = "joint"
 
     def __post_init__(self) -> None:
-        # A step that seems to release nothing would be free; that is a bug, not a gift.
+        # A step that seems to release nothing would be free: that must be a bug.
         if not self.queries and self.unbounded_reason is None:
             raise ValueError(
                 "a step release needs at least one query; a step without a guarantee gives "
@@ -125,9 +124,9 @@ class StepRelease:
 
     @property
     def noise_multiplier(self) -> float:
-        """The noise multiplier of the one Gaussian mechanism that the queries amount to.
+        """The noise multiplier of the one Gaussian mechanism equivalent to the queries.
 
-        It is 0 if any query had no noise, and if the step has no guarantee.
+        It is 0 if any query had no noise, or if the step has no guarantee.
         """
         sigmas = [query.noise_multiplier for query in self.queries]
         if self.unbounded_reason is not None or min(sigmas) == 0:
@@ -138,14 +137,14 @@ class StepRelease:
 
     @property
     def no_guarantee_reason(self) -> str | None:
-        """Why epsilon is infinite, in words; None when it is finite."""
+        """Why epsilon is infinite; None if it is finite."""
         if self.unbounded_reason is not None:
             return self.unbounded_reason
         silent = [query.name for query in self.queries if query.noise_multiplier == 0]
         return f"no noise was added to what was asked ({', '.join(silent)})" if silent else None
 
     def to_dict(self) -> dict[str, Any]:
-        """The release as plain JSON-able values; floats survive JSON exactly."""
+        """The release as JSON-able values; floats survive JSON exactly."""
         basic = {} if self.composition == "joint" else {"composition": self.composition}
         sampling: dict[str, Any] = {"kind": "full_batch"}
         if isinstance(self.sampling, PoissonSampling):
@@ -165,7 +164,7 @@ class StepRelease:
         }
 
     def alone(self, place: int) -> "StepRelease":
-        """The release of only one of its queries."""
+        """The release of a single query."""
         return dataclasses.replace(self, queries=(self.queries[place],), composition="joint")
 
     @classmethod

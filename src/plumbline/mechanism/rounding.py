@@ -1,18 +1,18 @@
-"""Bounds as text, rounded against whoever states them.
+"""Bounds as text, always rounded to the safe side.
 
-Guarantee: an epsilon that is claimed, a bound from above, is never shown smaller than it is; one
-that an audit has measured, a bound from below, is never shown larger. It is the shortest decimal of
-the float that is rounded: 3.1 is 3.10, though the float is just above it.
+Guarantee: a claimed epsilon, an upper bound, is never shown smaller than it is; an epsilon measured
+by an audit, a lower bound, is never shown larger. What is rounded is the shortest decimal of the
+float: 3.1 is 3.10, although the float is slightly above it.
 """
 
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
-_EXACT = Context(prec=1100)  # holds every float, written out, with some digits to spare
+_EXACT = Context(prec=1100)  # holds every float, written out, with digits to spare
 
 
 def rounded_up(value: float, digits: int = 3, infinite: str = "inf") -> str:
-    """At least `value`, in `digits` digits, or whole where it has more before the point."""
+    """At least `value`, in `digits` digits, or as an integer if it has more before the point."""
     return _rounded(value, digits, infinite, ROUND_CEILING)
 
 
@@ -22,8 +22,8 @@ def rounded_down(value: float, digits: int = 3, infinite: str = "inf") -> str:
 
 
 def up_to_places(value: float, places: int) -> str:
-    """At least `value`, with `places` digits after the point: numbers of a line that is updated."""
-    return _quantized(value, places, ROUND_CEILING)
+    """At least `value`, with `places` digits after the point, for a line that is updated."""
+    return _quantised(value, places, ROUND_CEILING)
 
 
 def _rounded(value: float, digits: int, infinite: str, way: str) -> str:
@@ -31,8 +31,8 @@ def _rounded(value: float, digits: int, infinite: str, way: str) -> str:
         return "0"
     if math.isinf(value):
         return infinite
-    return _quantized(value, max(0, digits - 1 - math.floor(math.log10(value))), way)
+    return _quantised(value, max(0, digits - 1 - math.floor(math.log10(value))), way)
 
 
-def _quantized(value: float, places: int, way: str) -> str:
+def _quantised(value: float, places: int, way: str) -> str:
     return f"{Decimal(repr(value)).quantize(Decimal(1).scaleb(-places), way, _EXACT):,f}"

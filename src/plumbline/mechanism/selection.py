@@ -1,11 +1,11 @@
 """The cost of choosing the best of several private runs, when only the best one is shown.
 
 Papernot and Steinke 2022: draw a number of candidates from a geometric distribution, run each on
-its own, give each a private score, and show nothing but the winner. The number, the losers and
-their scores stay secret. dp-accounting's ``RepeatAndSelectDpEvent`` says what this costs, by RDP.
+its own, give each a private score, and show only the winner. The number, the losers and their
+scores stay secret. dp-accounting's ``RepeatAndSelectDpEvent`` computes what this costs, by RDP.
 
-Guarantee: an upper bound, for candidates that are drawn independently of the data and of each
-other. A search that learns from earlier scores is not covered.
+Guarantee: an upper bound, for candidates drawn independently of the data and of each other. A
+search that learns from earlier scores is not covered.
 """
 
 import math
@@ -31,7 +31,7 @@ class RandomCount:
     """A geometric number of candidates, at least one.
 
     Attributes:
-        mean: How many candidates there are on average.
+        mean: The average number of candidates.
     """
 
     mean: float
@@ -41,16 +41,16 @@ class RandomCount:
             raise ValueError(f"mean is {self.mean}; it must be above 1 and finite.")
 
     def draw(self, stream: Stream) -> int:
-        """The number of candidates: a secret, as the noise is."""
+        """The number of candidates: as secret as the noise."""
         count = 1
-        # In 53 bits, of which the probability is rounded down: at worst a few more candidates,
-        # by a share of 2^-53.
+        # In 53 bits, with the probability rounded down: at worst a few more candidates, by a
+        # fraction of 2^-53.
         while int(stream.uint64(1)[0]) >> 11 >= int(2**53 / self.mean):
             count += 1
         return count
 
     def epsilon(self, releases: Releases, *, delta: float) -> float:
-        """What the whole selection costs, if a candidate and its score release ``releases``."""
+        """The cost of the whole selection, if a candidate and its score release ``releases``."""
         event: Any = dp_accounting.ComposedDpEvent(
             [
                 dp_accounting.SelfComposedDpEvent(
@@ -73,7 +73,7 @@ class RandomCount:
         """The least noise multiplier, to 0.1 %, at which the selection costs at most ``epsilon``.
 
         Raises:
-            BudgetError: If no noise meets it.
+            BudgetError: If no noise meets the budget.
         """
 
         def spent(noise: float) -> float:

@@ -1,17 +1,17 @@
-"""Gaussian noise in shares: several processes each add a part, and none of them knows the whole.
+"""Gaussian noise in shares: several processes each add a part, and none knows the whole.
 
 Each of N processes has a part of a value, a sum over records. It puts that part on one public grid,
-of step `std / sqrt(N) * 2^-40`, adds noise of variance `std^2 / N` drawn on that grid from a stream
-of its own, and gives away the integer that comes out. Adding integers is exact and does not depend
-on the order, so the answer is the same on every process, to the last bit, and is a function of the
-one integer that is the sum: the defence of `noise`, unchanged.
+of step `std / sqrt(N) * 2^-40`, adds noise of variance `std^2 / N` drawn on that grid from its own
+stream, and sends the resulting integer. Adding integers is exact in any order, so the answer is the
+same on every process, to the last bit, and is a function of one integer, the sum: the defence of
+`noise`, unchanged.
 
 Guarantee. The sum of N discrete Gaussians of standard deviation s grid steps is not quite a
 discrete Gaussian; every probability is that of one with variance `N s^2` times a factor within
 `exp(+-10 N exp(-pi^2 s^2))` (Kairouz, Liu and Steinke 2021, "The Distributed Discrete Gaussian
-Mechanism", section 3). Here s is 2^40, so that this exponent is below `10^(-10^24)`: far below what
-each share's own sampler is off by, a factor within 1 +- 2^-50 a value (`discrete_gaussian`), which
-the shares multiply to 1 +- N 2^-50. The accounting is that of one process.
+Mechanism", section 3). Here s is 2^40, so this exponent is below `10^(-10^24)`: far below the error
+of each share's own sampler, a factor within 1 +- 2^-50 per value (`discrete_gaussian`), which
+multiplies over the shares to 1 +- N 2^-50. The accounting is that of one process.
 """
 
 import math
@@ -24,26 +24,26 @@ from plumbline.mechanism.noise import as_vector, in_place_of, rounding_sensitivi
 
 __all__ = ["joined", "noisy_share", "shares_rounding_sensitivity"]
 
-_ROOM = 61  # bits for the sum of all shares' values: noise and sign take the others
+_ROOM = 61  # bits for the sum of all shares' values; noise and sign take the others
 
 
 def noisy_share(
     value: Mapping[str, torch.Tensor], std: float, noise: torch.Tensor, shares: int
 ) -> torch.Tensor:
-    """This process's part of a value with its part of the noise, in half steps of the grid.
+    """This process's part of a value plus its part of the noise, in half steps of the grid.
 
     Args:
         value: the tensors of one query by name, summed over this process's records only.
-        std: the standard deviation that the noise of all shares has together; above 0.
+        std: the standard deviation of the noise of all shares together; above 0.
         noise: as many values as all the tensors together have, from `gaussian`.
-        shares: how many processes there are, N.
+        shares: the number of processes, N.
 
     Returns:
-        `[numel]` int64, on the value's device. Only the sum over all processes may be looked at.
+        `[numel]` int64, on the value's device. Only the sum over all processes may be used.
 
     Raises:
-        ValueError: if a value is not finite, or is so large beside the noise that integers of 64
-            bits could not hold the sum.
+        ValueError: if a value is not finite, or is so large compared with the noise that 64-bit
+            integers could not hold the sum.
     """
     total = as_vector(value, noise)
     total.div_(_step(std, shares)).round_()
@@ -52,7 +52,7 @@ def noisy_share(
         raise ValueError(
             f"a value is {most * _step(std, shares) / std:.3g} times the noise's standard "
             "deviation, more than the integers that processes exchange can hold; noise so small "
-            "protects nothing. Ask for a larger noise multiplier, or for one of 0, which is none"
+            "protects nothing. Use a larger noise multiplier, or 0 for no noise"
         )
     # Grid points are whole steps and the noise is an odd number of half steps: both exact.
     drawn = (noise * 2.0 ** (GRID_BITS + 1)).to(torch.int64)
@@ -69,7 +69,7 @@ def joined(
 def shares_rounding_sensitivity(std: float, numel: int, shares: int) -> float:
     """Bounds what rounding adds to the L2 sensitivity, as `rounding_sensitivity` does for one.
 
-    One record more can move every record of a batch to another process, so all of their roundings
+    One more record can move every record of a batch to another process, so all their roundings
     count: N of them, on a grid that is finer by the root of N.
     """
     return shares * rounding_sensitivity(std / math.sqrt(shares), numel)

@@ -1,8 +1,8 @@
-"""The guarantee of a run in words, with its assumptions, for people who answer for data.
+"""The guarantee of a run in words, with its assumptions, for people who are responsible for data.
 
 A `Statement` holds every fact; `text()` is prose for a reader who knows data protection but not
-differential privacy, `json()` the same facts for programs. It claims nothing by itself: its epsilon
-is the accountant's, and numbers in the prose are rounded against us (epsilon upwards).
+differential privacy, `json()` has the same facts for programs. It claims nothing by itself: its
+epsilon is the accountant's, and numbers in the prose are rounded to the safe side (epsilon up).
 """
 
 import json
@@ -32,7 +32,7 @@ NOT_COVERED = (
     "training loss and accuracy shown or logged during the run: they are exact, without noise",
     "diagnostics, which read the exact gradients of single records",
     "evaluation on records that are not part of the training data",
-    "what the running computer gives away by its timing, memory or files",
+    "what the computer that trains reveals through its timing, memory or files",
 )
 
 # The usual rule of thumb: Ponomareva et al. 2023, "How to DP-fy ML", call up to 10 reasonable.
@@ -53,23 +53,23 @@ class Statement:
     Attributes:
         unit: whose presence is protected, one "record" or one "user" with all their records.
         relation: what "the data with and without it" means; see `accountant`.
-        epsilon: spent so far; infinite when there is no guarantee.
+        epsilon: spent so far; infinite if there is no guarantee.
         delta: the probability with which the bound may fail.
-        accountant: who computed epsilon.
+        accountant: the accountant that computed epsilon.
         other_epsilon: the other accountant's value, for comparison.
-        budget_epsilon: the most that was to be spent, if that was stated.
+        budget_epsilon: the most that may be spent, if it was stated.
         sampling: how batches were drawn.
-        queries: the noisy questions of one step.
+        queries: the noisy queries of one step.
         before: what was released about the data before the first step, each once.
-        noise_source: a sentence on where the randomness comes from.
-        seeded: the randomness can be recomputed by who knows the seed.
+        noise_source: a sentence about the source of randomness.
+        seeded: whether anyone who knows the seed can recompute the randomness.
         steps_done: steps charged so far.
         steps_planned: steps of the whole run.
         public_constants: what is treated as known to everybody, by name.
         records: the number of units, one of the public constants.
-        records_public: it was stated as public, rather than taken from the data.
+        records_public: whether it was stated as public, rather than taken from the data.
         covered: what the guarantee covers.
-        not_covered: what it does not.
+        not_covered: what it does not cover.
         warnings: sentences that a reader should not miss.
         no_guarantee_reason: why epsilon is infinite.
     """
@@ -122,10 +122,10 @@ class Statement:
         Args:
             plan: the run's plan.
             steps_done: the steps charged so far.
-            noise_source: a sentence on the randomness.
-            seeded: the randomness comes from a seed.
+            noise_source: a sentence about the randomness.
+            seeded: whether the randomness comes from a seed.
             unit: the unit of privacy.
-            releases: what was charged, if not what the plan releases in `steps_done` steps.
+            releases: what was charged, if not the plan's releases in `steps_done` steps.
             public_constants: further ones, such as clipping bounds.
             not_covered: further items.
             warnings: further sentences.
@@ -293,7 +293,7 @@ class Statement:
             return ""
         sentences = [
             f"How epsilon was computed. By {_ACCOUNTANTS[self.accountant]}, over all steps "
-            "together; every approximation is towards a larger value, so the true cost is not "
+            "together; every approximation errs towards a larger value, so the true cost is not "
             "above the epsilon given."
         ]
         if self.budget_epsilon is not None:
@@ -334,9 +334,9 @@ class Statement:
             )
         if self.seeded and not self._nothing_yet:
             found.append(
-                "The run used a seed, for repeatability. Whoever knows or guesses the seed can "
-                "remove the noise, and so can who sees another run of this seed and these settings "
-                "that began elsewhere; do not publish a model trained this way as private."
+                "The run used a seed, for repeatability. Anyone who knows or guesses the seed can "
+                "remove the noise, and so can anyone who sees another run with this seed and these "
+                "settings that began elsewhere; do not publish a model trained this way as private."
             )
         return tuple(found)
 
@@ -368,5 +368,5 @@ def _down(value: float) -> str:
 
 
 def _plain(value: float) -> str:
-    """A small number without an exponent, digit for digit."""
+    """A small number written without an exponent."""
     return f"{Decimal(repr(value)):f}"

@@ -1,7 +1,7 @@
 """The papers' networks, built by name, ``build("dpnas-cifar")``, and your own (``@model``).
 
-Every file of this folder is imported, and registers its networks when it is; what needs more than
-torch imports it where a network is built.
+Every file in this folder is imported and registers its networks; dependencies beyond torch are
+imported when a network is built.
 """
 
 from plumbline.models.registry import MODELS, accepts, build, model

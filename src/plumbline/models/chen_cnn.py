@@ -1,7 +1,7 @@
 """The two networks of paper 001, section 4.
 
-The paper gives layers and widths; the strides and paddings of the first are those of the DP-SGD
-tutorial it starts from (TensorFlow Privacy), with the padding that leaves 512 features.
+The paper gives layers and widths; the strides and paddings of the first network are those of the
+DP-SGD tutorial it starts from (TensorFlow Privacy), with the padding that leaves 512 features.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DPNASNet (Cheng et al. 2022), found by a search under DP-SGD: paper 002, sections 5.1 and C.1.
 
-Three blocks of one shape, each followed by a 2 x 2 max-pool. A block is a graph: its input through
-a 1 x 1 convolution is node 0, each of the nodes 1 to 5 is the sum of its edges, and nodes 1 to 5
-side by side are the output. No convolution has a bias and no group norm has parameters.
+Three blocks of one shape, each followed by a 2 x 2 max-pool. A block is a graph: node 0 is its
+input through a 1 x 1 convolution, nodes 1 to 5 are each the sum of their edges, and the output is
+nodes 1 to 5 concatenated. No convolution has a bias and no group norm has parameters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from plumbline.models.registry import model
 
 Edges = Mapping[tuple[int, int], str]
-"""What lies between two nodes: "max" or "avg" pooling, "id", or an activation's name."""
+"""An edge between two nodes: "max" or "avg" pooling, "id", or the name of an activation."""
 
 NODES = 5
 GROUPS = 8
@@ -69,11 +69,11 @@ class DPNASNet(nn.Sequential):
 
     Args:
         edges: The graph of every block.
-        in_channels: Of the image.
-        widths: The channels of the blocks' nodes; the stem has as many as the first.
-        activation: Between the two linear layers.
+        in_channels: The channels of the image.
+        widths: The channels of each block's nodes; the stem has as many as the first.
+        activation: The activation between the two linear layers.
         size: The image's height and width.
-        classes: How many logits come out, ``[B, classes]``.
+        classes: The number of logits, ``[B, classes]``.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ def _operation(name: str, channels: int) -> nn.Module:
 def _convolution(channels_in: int, channels: int, kernel: int, groups: int = 1) -> nn.Sequential:
     """A convolution that keeps height and width, and a group norm, both bias-free."""
     layer = nn.Conv2d(channels_in, channels, kernel, padding=kernel // 2, groups=groups, bias=False)
-    # As released: what leaves a channel is counted as if it met every channel, also depthwise. The
-    # norms undo the scale of the weights, but the gradient, which is clipped, is inverse to it.
+    # As released: the fan-out counts every channel, even for depthwise convolutions. The norms undo
+    # the scale of the weights, but the gradient, which is clipped, is inverse to it.
     nn.init.normal_(layer.weight, std=(2 / (kernel**2 * channels)) ** 0.5)
     return nn.Sequential(layer, nn.GroupNorm(GROUPS, channels, affine=False))

@@ -9,13 +9,13 @@ from plumbline.models.registry import model
 
 @model("fair-cnn-celeba")
 def celeba(*, classes: int = 2, in_channels: int = 3, size: int = 64) -> nn.Module:
-    """For CelebA at 64 x 64: 120,722 parameters, as the paper says (appendix B.3)."""
+    """For CelebA at 64 x 64: 120,722 parameters, as in the paper (appendix B.3)."""
     return _network(classes, in_channels, size)
 
 
 @model("fair-cnn-mnist")
 def mnist(*, classes: int = 10, in_channels: int = 1, size: int = 28) -> nn.Module:
-    """For MNIST: 97,114 parameters; the paper's 80,522 is not reachable with its description."""
+    """For MNIST: 97,114 parameters; the paper's description cannot give its 80,522."""
     return _network(classes, in_channels, size)
 
 

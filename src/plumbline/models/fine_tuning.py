@@ -1,8 +1,8 @@
-"""Pretrained transformers, to be fine-tuned: all weights, the last layer, biases, or LoRA.
+"""Pretrained transformers for fine-tuning: all weights, the last layer, biases, or LoRA.
 
-ViT and DeiT for images, BERT for texts, GPT-2 for language, and whatever else transformers loads by
-the same names (the extra ``transformers``). Weights come from the hub or from a local folder. The
-records that they were pretrained on are outside any guarantee.
+ViT and DeiT for images, BERT for texts, GPT-2 for language, and anything else that transformers
+loads by the same names (the extra ``transformers``). Weights come from the hub or from a local
+folder. The records they were pretrained on are outside any guarantee.
 
 | ``tune`` | what is trained |
 | --- | --- |
@@ -11,7 +11,7 @@ records that they were pretrained on are outside any guarantee.
 | ``"bias"`` | every bias, and the classifier (Zaken et al. 2022; privately, Bu et al. 2022) |
 | ``"lora"`` | low-rank updates of attention's projections (Hu et al. 2022), and the classifier |
 
-A language model has no classifier: there the last two train nothing else.
+A language model has no classifier: there, the last two train nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from plumbline.models.pretrained import (
 Tune = Literal["full", "last", "bias", "lora"]
 
 ATTENTION = r".*\.(query|value|q_proj|v_proj|q_lin|v_lin|qkv|c_attn)"
-"""Where LoRA acts: the names that transformers gives to attention's queries and values."""
+"""The layers that LoRA acts on: transformers' names for attention's queries and values."""
 
 IGNORED = -100
 """The label of a token that does not count, such as padding."""
@@ -48,13 +48,13 @@ _ADAPTER = "adapter_config.json"
 
 
 class FineTuned(nn.Module):
-    """A pretrained network that gives logits: of a tensor, or of named tensors.
+    """A pretrained network that returns logits for a tensor, or for named tensors.
 
-    Texts that come without an ``attention_mask`` get one that hides their padding, so that it makes
-    no difference how long the other records of a batch are.
+    Texts without an ``attention_mask`` get one that hides their padding, so that the length of the
+    other records in a batch makes no difference.
 
     Attributes:
-        network: The network of transformers (or of peft around it).
+        network: The network from transformers (or peft around it).
         tune: What is trained.
     """
 
@@ -76,7 +76,7 @@ class FineTuned(nn.Module):
 
         Args:
             inputs: Pixels ``[B, C, H, W]`` or tokens ``[B, T]``.
-            **named: By their names in transformers: ``pixel_values`` or ``input_ids``, and
+            **named: Tensors by their names in transformers: ``pixel_values`` or ``input_ids``, and
                 ``attention_mask`` (``[B, T]``, 0 for padding).
         """
         positional = []
@@ -93,13 +93,13 @@ class FineTuned(nn.Module):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Writes the weights (with LoRA, only the adapter and the classifier) for ``load``.
 
-        It is transformers' (or peft's) own format: ``save_pretrained``.
+        The format is that of transformers' (or peft's) ``save_pretrained``.
         """
         network: Any = self.network
         if not hasattr(network, "save_pretrained"):
             raise TypeError(
-                f"{type(network).__name__} is not a network of transformers. Save its state_dict() "
-                "with torch.save."
+                f"{type(network).__name__} is not a network from transformers. Save its "
+                "state_dict() with torch.save."
             )
         options = {"save_embedding_layers": False} if self.tune == "lora" else {}
         with quiet(bars=False):
@@ -117,25 +117,26 @@ def load(
     lora_alpha: float = 16.0,
     lora_targets: str = ATTENTION,
 ) -> FineTuned:
-    """A pretrained network, ready to be fine-tuned; in training mode, in float32.
+    """A pretrained network, ready for fine-tuning, in training mode and float32.
 
-    A classifier of another number of classes than was stored is new, with random weights.
+    If the number of classes differs from the stored one, the classifier is new, with random
+    weights.
 
     Args:
         name: A name on the hub, such as ``"google/vit-base-patch16-224-in21k"``; or a folder
             written by ``save_pretrained`` or ``FineTuned.save``. A folder with a LoRA adapter is
-            loaded with the arguments that it was made with.
+            loaded with the arguments it was created with.
         task: ``"image"`` or ``"text"`` for a classifier, ``"language"`` for a language model.
         classes: The number of classes; by default as stored.
         tune: ``"full"``, ``"last"``, ``"bias"`` or ``"lora"``.
-        dropout: All of its dropout probabilities; by default as stored.
+        dropout: All dropout probabilities; by default as stored.
         lora_rank: The rank of LoRA's updates.
-        lora_alpha: They are multiplied by ``lora_alpha / lora_rank``.
-        lora_targets: A regular expression for the (whole) names of the layers LoRA acts on.
+        lora_alpha: The updates are multiplied by ``lora_alpha / lora_rank``.
+        lora_targets: A regular expression for the full names of the layers LoRA acts on.
 
     Raises:
         ImportError: If transformers is not installed, or peft for LoRA.
-        OSError: If there is no such folder, or it cannot be had from the hub.
+        OSError: If there is no such folder, or the hub does not have it or cannot be reached.
         ValueError: If an argument makes no sense, or the network is not for the task.
     """
     _check(task, classes, tune, dropout)
@@ -144,7 +145,7 @@ def load(
     if is_local and Path(where, _ADAPTER).is_file():
         if tune != "lora":
             raise ValueError(
-                f"The folder {where} holds a LoRA adapter, and tune is {tune!r}. Load it with "
+                f"The folder {where} holds a LoRA adapter, but tune is {tune!r}. Load it with "
                 "tune='lora'."
             )
         adapter = where
@@ -173,15 +174,15 @@ def fine_tune(
     lora_dropout: float = 0.0,
     lora_targets: str = ATTENTION,
 ) -> FineTuned:
-    """A network that is there already, made ready as by ``load``; it is changed in place.
+    """Prepares an existing network like ``load``; it is changed in place.
 
     Args:
-        network: Of transformers; or another one of one tensor that names its last layer by
-            ``get_classifier()``, as those of timm do (CrossViT, say).
+        network: A network from transformers; or one that takes one tensor and returns its last
+            layer from ``get_classifier()``, as those of timm do (such as CrossViT).
         tune: As for ``load``.
-        lora_rank: The same.
-        lora_alpha: The same.
-        lora_dropout: The dropout in front of LoRA's updates.
+        lora_rank: As for ``load``.
+        lora_alpha: As for ``load``.
+        lora_dropout: The dropout before LoRA's updates.
         lora_targets: As for ``load``.
     """
     if tune not in get_args(Tune):
@@ -206,8 +207,8 @@ def fine_tune(
 def language_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Each record's mean loss over its own tokens, ``[B]``: a loss of output and target.
 
-    Position t is to predict the label at t + 1. Labels of -100 do not count, so that a record's
-    loss does not depend on how far it was padded; a record without any other label has loss zero.
+    Position t predicts the label at t + 1. Labels of -100 do not count, so a record's loss does not
+    depend on its padding; a record without any other label has loss zero.
 
     Args:
         logits: ``[B, T, vocabulary]``.
@@ -240,7 +241,7 @@ def _check(task: str, classes: int | None, tune: str, dropout: float | None) -> 
         raise ValueError(f"classes is {classes!r}; it must be a whole number of at least 1.")
     if dropout is not None and not 0 <= dropout < 1:
         raise ValueError(
-            f"dropout is {dropout}; it must be at least 0 and below 1, or None for what is stored."
+            f"dropout is {dropout}; it must be at least 0 and below 1, or None for the stored one."
         )
 
 
@@ -248,14 +249,15 @@ def _base_of(adapter: str) -> str:
     base: str | None = library("peft").PeftConfig.from_pretrained(adapter).base_model_name_or_path
     if not base:
         raise ValueError(
-            f"The LoRA adapter in {adapter} does not say which network it belongs to: that one was "
-            "not loaded from anywhere. Save the network, load it with tune='lora', and train that."
+            f"The LoRA adapter in {adapter} does not say which network it belongs to, because that "
+            "network was not loaded from anywhere. Save the network, load it with tune='lora', and "
+            "train that."
         )
     return base
 
 
 def _untie(network: Any) -> None:
-    """Gives the output layer weights of its own, where it shares those of the input's embedding."""
+    """Gives the output layer its own weights, if it shares those of the input embedding."""
     output, shared = network.get_output_embeddings(), network.get_input_embeddings()
     if output.weight is shared.weight:
         output.weight = nn.Parameter(output.weight.detach().clone())
@@ -291,11 +293,11 @@ def _with_lora(
 
 def _mask(tokens: Tensor, padding: int) -> Tensor:
     mask = tokens != padding
-    # A text of nothing but padding sees its first token, for attention to nothing is not a number.
+    # A text of only padding attends to its first token: attention to nothing would be NaN.
     first = torch.arange(tokens.shape[1], device=tokens.device) == 0
     return (mask | first).long()
 
 
 def _unwrapped(network: Any) -> Any:
-    """The network of transformers inside peft's, or itself."""
+    """The transformers network inside peft's, or the network itself."""
     return network.get_base_model() if hasattr(network, "get_base_model") else network

@@ -1,8 +1,8 @@
 """The recurrent network of paper 003 for IMDb, section 5.1 item 2, and its normalised gates.
 
 The gates' pre-activations, from the word and from the hidden state, are standardised over their
-coordinates: each is a flag. The time steps are an explicit loop over ordinary layers, because
-``nn.GRU`` has no place between its matrix product and its gates.
+coordinates, each by a flag. The time steps are an explicit loop over ordinary layers, because
+``nn.GRU`` allows nothing between its matrix product and its gates.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def imdb_gru(
     Args:
         embeddings: Word vectors ``[V, features]``, frozen: the network then takes tokens
             ``[B, T]``. Without them it takes the vectors themselves, ``[B, T, features]``.
-        features: How long a word vector is, where no ``embeddings`` say it.
-        hidden: How long the hidden state is.
-        classes: How many logits come out, ``[B, classes]``.
-        normalised: The paper's enhancement: both of the following, unless they say otherwise.
-        normalise_input: The ``[3 hidden]`` pre-activations from the word are standardised.
-        normalise_hidden: So are those from the hidden state.
+        features: The length of a word vector, if there are no ``embeddings``.
+        hidden: The length of the hidden state.
+        classes: The number of logits, ``[B, classes]``.
+        normalised: The paper's enhancement: both of the following, unless they are given.
+        normalise_input: Standardise the ``[3 hidden]`` pre-activations from the word.
+        normalise_hidden: Standardise those from the hidden state.
     """
     return GRU(
         embeddings,
@@ -48,7 +48,7 @@ def imdb_gru(
 
 
 class GRU(nn.Module):
-    """The equations of ``nn.GRU``, with two places for a standardisation."""
+    """The equations of ``nn.GRU``, with two places for standardisation."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class GRU(nn.Module):
         """Tokens ``[B, T]``, or word vectors ``[B, T, features]``, to logits ``[B, classes]``."""
         if self.embedding is not None:
             words = self.embedding(words)
-        given = self.from_input(words)  # all steps at once: no step needs the one before it
+        given = self.from_input(words)  # all steps at once: they do not depend on each other
         if self.normalise_input:
             given = standardise(given)
         state = given.new_zeros(len(given), self.from_hidden.in_features)
@@ -84,7 +84,7 @@ class GRU(nn.Module):
         return logits
 
     def _step(self, given: Tensor, state: Tensor) -> Tensor:
-        """The next hidden state ``[B, hidden]`` from a word's part of the gates and the last."""
+        """The next hidden state ``[B, hidden]``, from a word's part of the gates and the last."""
         kept = self.from_hidden(state)
         if self.normalise_hidden:
             kept = standardise(kept)

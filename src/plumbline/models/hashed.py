@@ -1,4 +1,4 @@
-"""A linear model on hashed text features, from sparse batches: no record is ever made dense.
+"""A linear model on hashed text features, from sparse batches: no record ever becomes dense.
 
 The logistic model of ``methods.md`` part H: with ``plumbline.data.hashing`` it beats the papers'
 recurrent networks on IMDb at the same epsilon.
@@ -41,9 +41,9 @@ def hashed_linear(*, bins: int = 2**16, classes: int = 2, bias: bool = False) ->
     With more than two classes, ``classes * bins``.
 
     Args:
-        bins: As many as the features have.
-        classes: How many classes there are.
-        bias: Whether to learn a bias. Records have norm 1, so it doubles a gradient's squared norm,
-            and with it what clipping takes away: leave it out when the classes are about equal.
+        bins: The number of bins of the features.
+        classes: The number of classes.
+        bias: Whether to learn a bias. Records have norm 1, so a bias doubles a gradient's squared
+            norm, and with it the effect of clipping: leave it out when the classes are balanced.
     """
     return HashedLinear(bins, classes, bias)

@@ -1,6 +1,6 @@
-"""Pretrained networks as transformers has them: where they are, what is in them, which is the head.
+"""Pretrained networks of transformers: where they are, what they contain, which part is the head.
 
-What ``fine_tuning`` loads. Nothing here imports transformers before it is asked for.
+Used by ``fine_tuning``. Nothing here imports transformers before it is needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def place(name: str | os.PathLike[str]) -> tuple[str, bool]:
         return str(folder.resolve()), True
     if not isinstance(name, str) or text.startswith((".", "~", os.sep)) or text.count("/") > 1:
         raise FileNotFoundError(
-            f"The folder {folder} is not there. Give a folder that save_pretrained has written, or "
+            f"The folder {folder} does not exist. Give a folder that save_pretrained wrote, or "
             "a name on the hub, such as 'google/vit-base-patch16-224-in21k'."
         )
     return text, False
@@ -45,11 +45,11 @@ def place(name: str | os.PathLike[str]) -> tuple[str, bool]:
 def pretrained(
     where: str, is_local: bool, task: Task, classes: int | None, dropout: float | None
 ) -> nn.Module:
-    """The network at a ``place``, in float32, with a new head if ``classes`` is another number.
+    """The network at a ``place``, in float32, with a new head if ``classes`` differs.
 
     Raises:
-        OSError: If there is none, or it cannot be had from the hub.
-        ValueError: If it is not one for the task.
+        OSError: If there is none, or the hub cannot be reached.
+        ValueError: If it is not for the task.
     """
     transformers = library("transformers")
     try:
@@ -89,8 +89,8 @@ def pretrained(
 def head(network: nn.Module) -> list[str]:
     """The names of the modules after the pretrained network: the last layer.
 
-    In transformers, all that is not part of the network's ``base_model``; in timm, what
-    ``get_classifier()`` gives.
+    In transformers, everything that is not part of the network's ``base_model``; in timm, what
+    ``get_classifier()`` returns.
     """
     if is_transformers(network):
         prefix = getattr(network, "base_model_prefix", "")
@@ -102,18 +102,18 @@ def head(network: nn.Module) -> list[str]:
             found = classifier()
             return [name for name, module in network.named_modules() if module is found]
     raise ValueError(
-        f"{type(network).__name__} does not say which its last layer is. Give a classifier or a "
-        "language model of transformers, or a network with get_classifier(), as timm's have."
+        f"{type(network).__name__} does not say which layer is its last. Give a classifier or a "
+        "language model from transformers, or a network with get_classifier(), as in timm."
     )
 
 
 def is_transformers(network: nn.Module) -> bool:
-    """Whether it is one of transformers'."""
+    """Whether it is a transformers network."""
     return hasattr(network, "base_model_prefix") and hasattr(network, "config")
 
 
 def is_language(network: Any) -> bool:
-    """Whether it is a language model: one whose last layer gives tokens."""
+    """Whether it is a language model: its last layer returns tokens."""
     if not is_transformers(network):
         return False
     return getattr(network, "get_output_embeddings", lambda: None)() is not None
@@ -132,7 +132,7 @@ def library(name: str) -> Any:
 
 @contextmanager
 def quiet(*, bars: bool) -> Iterator[None]:
-    """Without transformers' reports, of which we make our own, and perhaps its progress bars."""
+    """Silences transformers' reports, which we replace, and perhaps its progress bars."""
     logging = library("transformers").utils.logging
     level, shown = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -147,13 +147,13 @@ def quiet(*, bars: bool) -> Iterator[None]:
 
 
 def _warn_of_new_weights(network: nn.Module, report: Mapping[str, Any], where: str) -> None:
-    """A new classifier is meant to be new; anything else is not."""
+    """Checks that only a new classifier has new weights."""
     heads = tuple(f"{name}." for name in head(network))
     fresh = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
     strange = sorted(name for name in fresh if not name.startswith(heads))
     if strange:
         warnings.warn(
-            f"{where} has no weights for {strange[0]!r} ({len(strange)} beside the last layer): "
+            f"{where} has no weights for {strange[0]!r} ({len(strange)} besides the last layer): "
             "they are random, and not pretrained. Train them too (tune='full'), or load a network "
             "of the kind that was stored.",
             stacklevel=4,
@@ -164,7 +164,7 @@ def _cannot(where: str, is_local: bool, error: Exception) -> OSError:
     reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
     kind = "The folder" if is_local else "The hub's"
     return OSError(
-        f"{kind} {where} could not be loaded ({reason}). Give a folder that save_pretrained has "
-        "written, or the name of a network on the hub; the hub needs a network connection, or what "
-        "was downloaded before."
+        f"{kind} {where} could not be loaded ({reason}). Give a folder that save_pretrained wrote, "
+        "or the name of a network on the hub, which needs a network connection unless it was "
+        "downloaded before."
     )

@@ -1,7 +1,7 @@
 """The ResNet-9 of paper 000, section 7 and Table 2, with the scale norm of Klause et al. (2022).
 
-The paper names the network, its group norms and weight standardisation, and gives no layers. Of the
-standardisation only the centring is left here: a norm follows every convolution and undoes scales.
+The paper names the network, its group norms and weight standardisation, but no layers. Of the
+standardisation only the centring is kept: a norm after every convolution undoes scales anyway.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def resnet_9(
 ) -> nn.Module:
     """Eight convolutions and a linear layer: 2,447,946 parameters, 2,448,714 with ``extra_norm``.
 
-    A unit is a 3 x 3 convolution without bias, GroupNorm(32) and Mish. Any image size of at least
-    8, pooled to 2 x 2 at the end. The paper trains it with NAdam at a learning rate of 2e-3.
+    A unit is a 3 x 3 convolution without bias, GroupNorm(32) and Mish. Images of any size from 8
+    on are pooled to 2 x 2 at the end. The paper trains it with NAdam at a learning rate of 2e-3.
 
     Args:
-        classes: How many logits come out, ``[B, classes]``.
-        in_channels: Of the image.
-        extra_norm: A norm after each of the two additions (the scale norm).
-        weight_centring: The weights of every convolution's output channel have mean zero.
+        classes: The number of logits, ``[B, classes]``.
+        in_channels: The channels of the image.
+        extra_norm: Add a norm after each of the two additions (the scale norm).
+        weight_centring: Centre the weights of every convolution's output channels.
     """
 
     def unit(channels_in: int, channels: int) -> nn.Sequential:

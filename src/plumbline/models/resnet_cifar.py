@@ -1,8 +1,8 @@
-"""ResNet-20, 32 and 44 for CIFAR (He et al. 2016), and what paper 003 does to their norms.
+"""ResNet-20, 32 and 44 for CIFAR (He et al. 2016), and paper 003's changes to their norms.
 
 Section 5.1 of the paper: with BatchNorm merely replaced by GroupNorm, the *original* network trains
 badly under clipping. The *enhanced* one has norms after the activations, ELU, standardised weights
-and standardised features. Each of these is a flag, so that an ablation is a matter of flags:
+and standardised features. Each of these is a flag, so that an ablation only sets flags:
 ``build("resnet-20", elu=False)`` is the enhanced network without ELU,
 ``build("resnet-20", enhanced=False, elu=True)`` the original one with it.
 
@@ -35,14 +35,13 @@ class Normalisation:
     Attributes:
         norm_after_activation: Convolution, activation, norm, and a further norm after each
             addition; otherwise convolution, norm, activation.
-        elu: ELU in place of ReLU.
-        weight_standardisation: Of every convolution.
-        feature_standardisation: The features of a record that the linear layer takes are
-            standardised.
-        pool: They are average-pooled to ``pool x pool``: 2 gives 256 features, 1 gives 64.
+        elu: ELU instead of ReLU.
+        weight_standardisation: Standardise the weights of every convolution.
+        feature_standardisation: Standardise the features of each record before the linear layer.
+        pool: Average-pool these features to ``pool x pool``: 2 gives 256 features, 1 gives 64.
         affine: The norms have a scale and a shift.
-        batch_norm: BatchNorm in place of GroupNorm(4). It mixes the records of a batch: for
-            ``methods.batch_clipping`` and ``methods.group_batchnorm`` alone.
+        batch_norm: BatchNorm instead of GroupNorm(4). It mixes the records of a batch: only for
+            ``methods.batch_clipping`` and ``methods.group_batchnorm``.
     """
 
     norm_after_activation: bool = True
@@ -95,7 +94,8 @@ def resnet_20_batch_norm(
 ) -> nn.Module:
     """The original ResNet-20 with BatchNorm, for BatchClipping (Alg. 3): 269,722 parameters.
 
-    It mixes records, so only methods that normalise a record by itself or with public ones take it.
+    It mixes records, so only methods that normalise a record by itself or with public ones accept
+    it.
     """
     return _network(20, classes, in_channels, enhanced, {"batch_norm": True, **flags})
 

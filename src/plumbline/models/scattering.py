@@ -1,8 +1,8 @@
 """Scattering features (Oyallon and Mallat 2015; for private training, Tramer and Boneh 2021).
 
-A scattering transform is a fixed cascade of wavelets, moduli and averages: nothing in it is learnt,
-so that it costs no privacy and is computed only once, here with kymatio (the extra ``scattering``).
-What stands on the features is in ``scattering_heads``.
+A scattering transform is a fixed cascade of wavelets, moduli and averages: nothing is learnt, so it
+costs no privacy and is computed only once, here with kymatio (the extra ``scattering``). The models
+on top of the features are in ``scattering_heads``.
 
 The features of an image are as private as the image. A cache file is readable by its owner alone
 and has PRIVATE in its name.
@@ -27,7 +27,7 @@ from torch import Tensor
 
 
 class Images(Protocol):
-    """A data set that gives several images at once, as the parts of ``plumbline.data`` do."""
+    """A data set that returns several images at once, like the parts of ``plumbline.data``."""
 
     def __len__(self) -> int:
         """How many there are."""
@@ -49,14 +49,14 @@ def features(
     """The scattering features of images, computed in chunks and kept on disk.
 
     Args:
-        images: ``[n, C, H, W]``, floating point; or a data set whose ``fetch`` gives such images.
+        images: ``[n, C, H, W]``, floating point; or a data set whose ``fetch`` returns such images.
         scales: The number of scales, J: features are averages over 2^J pixels.
         angles: The number of orientations, L.
         order: 1 for one layer of wavelets, 2 for two.
         cache: A folder. The features of these images with these settings are read from there, or
-            written there when they are new, and are mapped from the file into memory.
-        chunk: How many images are transformed at once.
-        device: Where they are transformed.
+            written there if they are new, and mapped into memory.
+        chunk: How many images to transform at once.
+        device: Where to transform them.
 
     Returns:
         ``[n, C * K, H / 2^J, W / 2^J]``, float32 on the CPU, with K = 1 + J L + L^2 J (J - 1) / 2
@@ -111,7 +111,7 @@ class _Rows:
             yield self._some(start, min(start + self._chunk, len(self)))
 
     def digest(self, settings: str) -> str:
-        """A name for these images with these settings; that of other images is another."""
+        """A name for these images with these settings; other images have another."""
         digest = hashlib.sha256(f"{settings} {len(self)} {tuple(self.shape[1:])}".encode())
         for chunk in self:
             digest.update(chunk.numpy().data)
@@ -125,7 +125,7 @@ class _Rows:
         if rows.dim() != 4 or not rows.is_floating_point():
             raise ValueError(
                 f"The images have the shape {tuple(rows.shape)} and the type {rows.dtype}; give "
-                "[n, channels, height, width] in floating point, with pixels in [0, 1] say."
+                "[n, channels, height, width] in floating point, for example with pixels in [0, 1]."
             )
         return rows.detach().cpu().float().contiguous()
 
@@ -144,8 +144,8 @@ def _transform(
 
 
 def _front_end() -> Any:
-    # Not `import kymatio.torch`: its 3-D part imports what scipy no longer has. And importing
-    # kymatio changes the filters of warnings for everybody, which is undone here.
+    # Not `import kymatio.torch`: its 3-D part imports something that scipy has removed. Importing
+    # kymatio also changes the global warning filters, which is undone here.
     try:
         with warnings.catch_warnings():
             front_end = importlib.import_module("kymatio.scattering2d.frontend.torch_frontend")
@@ -169,9 +169,9 @@ def _missing() -> ImportError:
 
 
 def _read(path: Path, rows: int) -> Tensor | None:
-    """What is in the cache, mapped into memory; None if it is not there, or is damaged."""
+    """The cached features, mapped into memory; None if missing or damaged."""
     try:
-        # "c" is copy on write: the file stays as it is whatever is done with the tensor.
+        # "c" is copy on write: changing the tensor does not change the file.
         stored = np.load(path, mmap_mode="c", allow_pickle=False)
     except Exception:  # damage can look like anything
         return None
@@ -181,9 +181,9 @@ def _read(path: Path, rows: int) -> Tensor | None:
 
 
 def _write(path: Path, chunks: Iterator[Tensor], rows: int) -> None:
-    """Makes the file under another name first: it is there as a whole or not at all."""
+    """Writes the file under another name first: it is complete or not there at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Readable by its owner alone, as mkstemp makes it.
+    # mkstemp makes it readable by its owner alone.
     handle, name = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".npy", dir=path.parent)
     os.close(handle)
     try:

@@ -1,10 +1,10 @@
-"""What stands on scattering features: a linear model, and the CNNs of Tramer and Boneh (2021).
+"""Models on scattering features: a linear model, and the CNNs of Tramer and Boneh (2021).
 
-All begin by normalising the features, in one of two ways that keep to the guarantee: group by group
+All begin by normalising the features, in one of two ways that keep the guarantee: group by group
 within each record, which involves no other record; or with a mean and variance for every channel
-that were released privately (``plumbline.training.moments.private_moments``) and are paid for. The
-linear model can also subtract a mean that was released privately (``private_mean``): what all
-records have in common makes every gradient longer, and tells no class from another.
+that were released privately (``plumbline.training.moments.private_moments``) and are accounted for.
+The linear model can also subtract a privately released mean (``private_mean``): what all records
+have in common makes every gradient longer without telling classes apart.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from plumbline.models.registry import model
 
 Normalise = int | tuple[Tensor, Tensor] | None
-"""A number of groups; or a (mean, variance) of each channel, ``[C]`` each; or nothing."""
+"""A number of groups; or a (mean, variance) of each channel, ``[C]`` each; or None."""
 
 
 class Standardise(nn.Module):
     """``(x - mean) / sqrt(variance)``, channel by channel, with constants that are not trained.
 
     Args:
-        mean: Of each channel, ``[C]``.
-        variance: The same; positive.
+        mean: The mean of each channel, ``[C]``.
+        variance: The variance of each channel, ``[C]``; positive.
     """
 
     def __init__(self, mean: Tensor, variance: Tensor) -> None:
@@ -50,7 +50,7 @@ class Centre(nn.Module):
     """``x - mean``, with a mean that is not trained; zero until it is set.
 
     Args:
-        shape: Of a record's features.
+        shape: The shape of a record's features.
     """
 
     def __init__(self, *shape: int) -> None:
@@ -136,8 +136,8 @@ def _normaliser(channels: int, normalise: Normalise) -> nn.Module:
         standardise = Standardise(*(torch.as_tensor(one) for one in normalise))
         if len(standardise.get_buffer("mean")) != channels:
             raise ValueError(
-                f"The mean and variance are of {len(standardise.get_buffer('mean'))} channels, and "
-                f"the features have {channels}. Take those of the same features."
+                f"The mean and variance have {len(standardise.get_buffer('mean'))} channels, but "
+                f"the features have {channels}. Use those of the same features."
             )
         return standardise
     if isinstance(normalise, bool) or not isinstance(normalise, int) or normalise < 1:

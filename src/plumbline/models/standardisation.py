@@ -1,8 +1,8 @@
-"""Standardised vectors, and weights that are standardised or centred before they are used.
+"""Standardised vectors, and weights that are standardised or centred before use.
 
 The weights are parametrisations (``torch.nn.utils.parametrize``): the layer keeps its free weight
 as a parameter, ``parametrizations.weight.original``, and computes with a function of it. That
-function involves no records, so each record has its own gradient all the same.
+function involves no records, so each record still has its own gradient.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def standardise(vectors: Tensor) -> Tensor:
     """Each vector of the last dimension with mean 0 and (unbiased) standard deviation 1.
 
     As in the released code of paper 003 (section 5.1). The epsilon, 1e-6, is added to the deviation
-    and holds for the gates of its GRU too, where the released code has none: a vector of equal
+    and also applies to the gates of its GRU, where the released code has none: a vector of equal
     coordinates becomes zero instead of NaN.
     """
     mean = vectors.mean(-1, keepdim=True)
@@ -31,7 +31,7 @@ class WeightStandardisation(nn.Module):
     """Paper 003, section 5.1 (Qiao et al. 2019): ``(w - mean) / (std + 1e-6) / sqrt(fan_in)``.
 
     Mean and (unbiased) deviation are those of one output channel, so its weights have a sum of zero
-    and a norm of one, almost.
+    and a norm of almost one.
     """
 
     def forward(self, weight: Tensor) -> Tensor:
@@ -69,6 +69,6 @@ class WeightCentring(nn.Module):
 
 
 def parametrised(layer: nn.Conv2d, by: nn.Module) -> nn.Conv2d:
-    """The layer itself, whose weight is from now on what ``by`` makes of a free one."""
+    """The layer, whose weight from now on is ``by`` applied to a free weight."""
     register_parametrization(layer, "weight", by)
     return layer

@@ -35,8 +35,8 @@ def adult_mlp(*, features: int = 98, hidden: int = 256, classes: int = 2) -> nn.
 def dutch_linear(*, features: int = 59, classes: int = 2) -> nn.Module:
     """59-2 with a sigmoid on each output, ``[B, features]`` to ``[B, classes]``: 120 parameters.
 
-    As released: the sigmoids come *before* cross-entropy, which takes the two numbers in (0, 1) for
-    logits. No probability can then leave (0.27, 0.73), and no loss fall below 0.31; the paper's
+    As released: the sigmoids come *before* cross-entropy, which treats the two numbers in (0, 1) as
+    logits. So no probability can leave (0.27, 0.73), and no loss can fall below 0.31; the paper's
     results are those of this model.
     """
     return nn.Sequential(nn.Linear(features, classes), nn.Sigmoid())

@@ -1,11 +1,11 @@
 """One file per kind of layer, found through a registry of the torch functions they handle.
 
-A layer file decorates a function with ``@handles(F.linear)``: it is called in place of that torch
+A layer file decorates a function with ``@handles(F.linear)``: it is called instead of that torch
 function whenever one of its arguments is a tracked parameter. It runs the operation (at each
-record's own weights when the capture is perturbed) and tells the tape how to turn the gradient that
-flows back into terms. Returning None asks for the general rule in ``general.py``.
+record's own weights if the capture is perturbed) and tells the tape how to turn the gradient that
+flows back into terms. It may return None to use the general rule in ``general.py``.
 ``rewrites=True`` marks a handler that only expresses its function through other handled functions
-(attention, recurrent layers); it serves every kind of capture.
+(attention, recurrent layers); it works in every kind of capture.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Handler = Callable[..., Any]
 F = TypeVar("F", bound=Handler)
 
 ANYTHING = object()
-"""Stands for every torch function that has no handler of its own: the general rule."""
+"""Stands for every torch function without a handler: the general rule."""
 
 HANDLERS: dict[Any, Handler] = {}
 REWRITES: set[Any] = set()
 
 
 def handles(*functions: Any, rewrites: bool = False) -> Callable[[F], F]:
-    """Registers the decorated handler for torch functions.
+    """Registers the decorated handler for some torch functions.
 
     Args:
         functions: The torch functions (``F.linear``, ``torch.conv2d`` ...).
@@ -44,6 +44,6 @@ def handles(*functions: Any, rewrites: bool = False) -> Callable[[F], F]:
 
 
 def register_all() -> None:
-    """Imports every file of this folder, which registers what it handles."""
+    """Imports every file in this folder, which registers its handlers."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")

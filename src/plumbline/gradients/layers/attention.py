@@ -1,9 +1,9 @@
 """Multi-head attention: ``F.multi_head_attention_forward`` in terms of its linear projections.
 
-Between the projections no parameter meets a record, so torch's own attention kernel runs there as
-always and only the projections are captured, each as the linear layer it is. The records are the
-second dimension of what arrives; it is put first before anything is projected, so that a batch as
-long as its sequences cannot be misread. Random numbers are drawn as torch's own function does.
+Between the projections no parameter meets a record, so torch's own attention kernel runs there and
+only the projections are captured, each as a linear layer. Inputs arrive with the records in the
+second dimension, which is moved to the front before anything is projected, so that a batch as long
+as its sequences cannot be misread. Random numbers are drawn as in torch's own function.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def multi_head_attention(
     if query.dim() != 3:
         raise BatchDimensionError(
             f"Attention with the parameter '{known.name}' got a query of shape "
-            f"{tuple(query.shape)} without a batch dimension, so its records cannot be told apart. "
+            f"{tuple(query.shape)} without a batch dimension, so records cannot be told apart. "
             "Give it a batch: [T, B, E], or [B, T, E] with batch_first=True."
         )
     batch = query.shape[1]
@@ -83,7 +83,7 @@ def multi_head_attention(
         assert in_proj_weight is not None
         q, k, v = _packed(inputs, in_proj_weight, in_proj_bias)
     if bias_k is not None and bias_v is not None:
-        # A record may come as several sequences (windows of an image).
+        # A record may consist of several sequences (windows of an image).
         several = batch // tape.records
         own_k, own_v = (one.expand(tape.records, 1, -1) for one in (bias_k, bias_v))
         k = torch.cat([k, own_k.repeat_interleave(several, 0)], 1)
@@ -112,7 +112,7 @@ def multi_head_attention(
 def _batch_first(
     tape: Tape, known: Weight, query: Tensor, key: Tensor, value: Tensor
 ) -> Projected | None:
-    """The inputs as ``[B, T, E]``, equal ones still the same tensor; None for constants."""
+    """The inputs as ``[B, T, E]``; equal inputs stay the same tensor. None for constants."""
     first = {id(one): one.transpose(0, 1) for one in (query, key, value)}
     layouts = [tape.batch_layout(one, known) for one in first.values()]
     if any(layout is None for layout in layouts):
@@ -121,7 +121,7 @@ def _batch_first(
 
 
 def _packed(inputs: Projected, weight: Tensor, bias: Tensor | None) -> Projected:
-    """Projections by one parameter ``[3 E, E]``, in as few products as there are inputs."""
+    """Projections by one parameter ``[3 E, E]``, with one product per distinct input."""
     query, key, value = inputs
     size = query.shape[-1]
     if query is key and key is value:
@@ -155,7 +155,7 @@ def _rows(packed: Tensor | None, sizes: list[int]) -> tuple[Tensor | None, ...]:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float
 ) -> tuple[Tensor, Tensor]:
-    """Attention whose weights ``[B, heads, T, S]`` are wanted too."""
+    """Attention that also returns its weights ``[B, heads, T, S]``."""
     scores = (q * math.sqrt(1.0 / q.shape[-1])) @ k.transpose(-2, -1)
     weights = F.softmax(scores if mask is None else scores + mask, dim=-1)
     if dropout_p > 0.0:
@@ -175,8 +175,8 @@ def _masks(
 ) -> tuple[Tensor | None, bool]:
     """One mask to add to the scores, ``[B or 1, heads or 1, T or 1, S + extra]``.
 
-    Also whether torch's causal kernel is to be used in its place. ``extra`` counts the keys that
-    are added at the end; they are never masked.
+    Also says whether to use torch's causal kernel instead. ``extra`` counts the keys added at the
+    end, which are never masked.
     """
     batch, source = query.shape[1], key.shape[0]
     if is_causal and attn_mask is None:
@@ -207,7 +207,7 @@ def _masks(
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """A boolean mask (True is left out) as what is added to the scores."""
+    """A boolean mask (True: left out) as numbers to add to the scores."""
     if mask is None or mask.is_floating_point():
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, float("-inf"))

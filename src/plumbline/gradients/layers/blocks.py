@@ -1,8 +1,8 @@
 """Packed parameters: ``split`` and ``chunk`` of a parameter along its first dimension.
 
 Attention packs its three input projections into one parameter. Each block of rows is a weight of
-its own, with the term of whatever layer uses it, and the parameter's gradient is the blocks' terms
-side by side (``Stacked``): disjoint rows, so norms and inner products add and nothing is padded.
+its own, with the term of the layer that uses it. The parameter's gradient is the blocks' terms side
+by side (``Stacked``): the rows are disjoint, so norms and inner products add and nothing is padded.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Stacked(Term):
         return Stacked(known, self.shape) if len(known) == len(doubles) else None
 
     def block(self, start: int, stop: int) -> Term:
-        """The gradients of rows ``start .. stop - 1`` alone."""
+        """The gradients of rows ``start .. stop - 1`` only."""
         return self.blocks.get((start, stop)) or Dense(self.all()[:, start:stop])
 
     @property
@@ -133,7 +133,7 @@ class Block(Weight):
 
     @classmethod
     def of(cls, packed: Weight, start: int, stop: int) -> Block:
-        """Rows ``start .. stop - 1`` of ``packed``, each record's own offset with them."""
+        """Rows ``start .. stop - 1`` of ``packed``, with each record's own offset."""
         with torch.enable_grad():
             block = cls.made(packed.graph[start:stop], (packed,), None, narrow=packed.narrow)
         assert isinstance(block, Block)
@@ -171,7 +171,7 @@ def _blocks(
 ) -> tuple[Tensor, ...] | None:
     known = tape.weights(tensor)
     if known is None or dim != 0 or sum(sizes) != tensor.shape[0]:
-        return None  # per-record values (and mistakes, for torch to refuse): the general rule
+        return None  # per-record values (and mistakes that torch refuses): the general rule
     return tuple(
         Tracked.of(Block.of(known[0], stop - size, stop))
         for size, stop in zip(sizes, accumulate(sizes), strict=True)

@@ -1,8 +1,8 @@
 """Weights stored input-first: ``x W`` by ``addmm`` or ``@``, as in the Conv1D of transformers.
 
-It is the linear layer with its weight transposed, and so is its gradient: ``sum_t a_it d_it^T``.
-GPT-2's Conv1D flattens batch and positions before the product; each record's positions still lie
-side by side, which the tape knows as the flat layout.
+This is the linear layer with its weight transposed, and so is its gradient: ``sum_t a_it d_it^T``.
+GPT-2's Conv1D flattens batch and positions before the product; each record's positions are still
+adjacent, which is the tape's flat layout.
 """
 
 from __future__ import annotations

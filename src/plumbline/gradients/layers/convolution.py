@@ -1,11 +1,11 @@
 """Convolutions in one, two and three dimensions, plain and transposed, with groups.
 
-Seen from one record, a convolution's weight gradient is the weight gradient of one group of a
-*grouped* convolution whose batch is folded into the channels. So the library's own fused kernel
-gives all the per-record gradients of a chunk at about the price of the summed one ("grouped"). For
-few channels, and for small images with many channels, a product with unfolded inputs ("unfold") or
-with inputs shifted along the last axis only, read three times ("shift"), can be faster: they are
-measured. Padding modes other than zeros are applied by the module before the function is called.
+For one record, a convolution's weight gradient is the weight gradient of one group of a *grouped*
+convolution whose batch is folded into the channels. So the library's own fused kernel computes all
+per-record gradients of a chunk at about the price of the summed one ("grouped"). For few channels,
+and for small images with many channels, a product with unfolded inputs ("unfold") or with inputs
+shifted along the last axis only, read three times ("shift"), can be faster; they are measured.
+Padding modes other than zeros are applied by the module before the function is called.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from plumbline.gradients.terms import Dense, Term, rows_like
 
 _UNFOLD_BYTES = 1 << 22
 _NARROW = 32
-"""Inputs of a window below which a first layer's forward pass may be a product instead."""
+"""Window size below which a first layer's forward pass may be a product instead."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Geometry:
 
     @property
     def unfolds(self) -> bool:
-        """Whether the convolution is a product with unfolded inputs."""
+        """Whether the convolution can be written as a product with unfolded inputs."""
         return self.groups == 1 and not self.transposed
 
     def positions(self, inputs: Tensor, kernel: torch.Size) -> torch.Size:
-        """The spatial shape of the output of a convolution that unfolds."""
+        """The spatial shape of the output, for a convolution that unfolds."""
         return torch.Size(
             (size + 2 * pad - gap * (span - 1) - 1) // hop + 1
             for size, pad, gap, span, hop in zip(
@@ -76,7 +76,7 @@ class Geometry:
         return view.reshape(len(inputs), -1, positions.numel())
 
     def weight_gradient(self, back: Tensor, inputs: Tensor, weight: Tensor, groups: int) -> Tensor:
-        """The summed weight gradient; ``weight`` is read for its shape only."""
+        """The summed weight gradient; only the shape of ``weight`` is used."""
         gradient: Tensor = torch.ops.aten.convolution_backward(
             back, inputs, weight, None, self.stride, self.padding, self.dilation,
             self.transposed, self.output_padding, groups, [False, True, False],
@@ -85,7 +85,7 @@ class Geometry:
 
 
 class Convolved(Term):
-    """Weight gradients from inputs ``[B, c, ...]`` and what flowed back, ``[B, p, ...]``."""
+    """Weight gradients from inputs ``[B, c, ...]`` and output gradients ``[B, p, ...]``."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Convolved(Term):
         return self.geometry.weight_gradient(back, self.inputs, shape, self.geometry.groups)
 
     def dot(self, direction: Tensor) -> Tensor:
-        # <g_i, v> is what the loss gains when the weight moves along v: one forward convolution.
+        # <g_i, v> is the change in the loss when the weight moves along v: a forward convolution.
         moved = self.geometry.run(self.inputs, direction, None, self.geometry.groups)
         return (moved * self.back).flatten(1).sum(1)
 
@@ -132,7 +132,7 @@ class Convolved(Term):
         return Convolved(self.inputs, back, self.shape, self.geometry)
 
     def joined(self, others: Sequence[Term]) -> Dense:
-        # Two images cannot be laid side by side without their borders mixing: add the gradients.
+        # Two images side by side would mix at their borders: add the gradients instead.
         return Dense(self.all()).joined(others)
 
     def pooled(self, index: Tensor, groups: int) -> Dense:
@@ -223,7 +223,7 @@ class Convolved(Term):
         height, width = back.shape[2:]
         tall = height + (kernel_rows - 1) * down
         size = max(1, _UNFOLD_BYTES // (kernel_columns * channels * tall * width * 4))
-        # Copies shifted along the last axis; shifts along the other are only an offset in them.
+        # Copies shifted along the last axis; shifts along the other axis are offsets into them.
         buffer = inputs.new_empty(min(size, len(inputs)), kernel_columns, channels, tall, width)
         for start in range(0, len(inputs), size):
             some = F.pad(inputs[start : start + size], (side, side, top, top))
@@ -339,7 +339,7 @@ def _outputs(
             output = torch.baddbmm(bias[None, :, None], rows, windows)
         return output.view(len(inputs), -1, *positions)
 
-    # A first layer of few channels: the library's kernels are made for many.
+    # A first layer with few channels: the library's kernels are made for many.
     key = ("forward", tuple(inputs.shape[1:]), tuple(weight.shape[-inputs.dim() :]), geometry, own,
            bucket(len(inputs)), weight.dtype, weight.device.type)  # fmt: skip
     return KERNELS.run(key, {"native": native, "unfold": unfold})

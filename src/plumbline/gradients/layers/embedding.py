@@ -76,7 +76,7 @@ class EmbeddingRows(Term):
         return squares.new_zeros(self.records).index_add_(0, owner, squares)
 
     def slack(self) -> Tensor:
-        # A row that n tokens share is a running sum, which may round n times, and all one way.
+        # A row that n tokens share is a running sum: it may round n times in one direction.
         segment, owner = self._segments()
         sizes = torch.linalg.vector_norm(self.back, dim=2).flatten()
         totals = sizes.new_zeros(len(owner)).index_add_(0, segment, sizes)
@@ -87,7 +87,7 @@ class EmbeddingRows(Term):
         return bound
 
     def _segments(self) -> tuple[Tensor, Tensor]:
-        """For each position ``[B * T]`` its row among all records' rows, and each row's record."""
+        """The row of each position ``[B * T]`` among all records' rows, and each row's record."""
         if self._found is None:
             tokens, order = self.index.sort(1)
             opens = torch.ones_like(tokens)
@@ -137,12 +137,12 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor | None:
-    """``F.embedding`` at each record's own table, its gradients captured."""
+    """``F.embedding`` at each record's own table, with its gradients captured."""
     table = tape.weight(weight)
     if max_norm is not None or scale_grad_by_freq:
         raise RecordsMixError(
             f"The embedding '{table.name if table else '?'}' uses "
-            f"{'max_norm' if max_norm is not None else 'scale_grad_by_freq'}, with which one "
+            f"{'max_norm' if max_norm is not None else 'scale_grad_by_freq'}, which lets one "
             "record's tokens change another record's gradient. Build it without that option."
         )
     if table is None or tape.weight(input) is not None or input.dim() == 0:

@@ -1,6 +1,6 @@
 """Bags of tokens: ``F.embedding_bag`` as an embedding whose rows are reduced within each bag.
 
-Bags of different lengths (``offsets``) are padded to the longest; what is padded adds nothing.
+Bags of different lengths (``offsets``) are padded to the longest; padding adds nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def embedding_bag(
 def _bags(
     length: int, offsets: Tensor | None, include_last: bool, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """For each bag the places of its tokens, ``[B, T]``, and which of them are its own."""
+    """The positions of each bag's tokens, ``[B, T]``, and which of them are not padding."""
     if offsets is None:
         raise ValueError("offsets has to be a 1D Tensor when the input is 1D, got None.")
     starts = offsets[:-1] if include_last else offsets

@@ -1,10 +1,10 @@
-"""Whatever has no layer file: raw parameters, custom modules, weights made from weights.
+"""Everything without a layer file: raw parameters, custom modules, weights made from weights.
 
 A function of parameters only (a slice, a standardised weight, a learned query through a linear
-layer) gives a weight again, whose gradients are pulled back through it afterwards. A function that
-brings parameters and records together runs under ``torch.vmap`` with each record's own copy of the
-parameter (a stride-0 view, no memory), and autograd gives the per-record gradients. Where vmap
-cannot, a loop over the records does, with one warning that names the parameter.
+layer) gives another weight, whose gradients are pulled back through it afterwards. A function that
+combines parameters and records runs under ``torch.vmap`` with each record's own copy of the
+parameter (a stride-0 view, no memory), and autograd gives the per-record gradients. Where vmap does
+not work, a loop over the records does, with one warning that names the parameter.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _LOOPED: set[str] = set()
 def general(
     tape: Tape, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """``func`` where parameters meet records, or where they meet only each other."""
+    """``func`` of parameters and records, or of parameters only."""
     if (overwritten := _in_place(func)) is not None:
         if tape.weight(args[0]) is not None:
             return general(tape, overwritten, args, kwargs)
-        # A copy goes in: its derivative needs what is overwritten here.
+        # Pass a copy: the derivative needs the values that are overwritten here.
         result = general(tape, overwritten, (args[0].clone(), *args[1:]), kwargs)
         return args[0].copy_(result)
     leaves, spec = tree_flatten((tuple(args), kwargs))
@@ -53,7 +53,7 @@ def general(
 
 
 class _Call:
-    """A function and its arguments, to be called again with some of them replaced."""
+    """A function and its arguments, to call again with some of them replaced."""
 
     def __init__(self, func: Callable[..., Any], leaves: list[Any], spec: Any) -> None:
         self.func, self.leaves, self.spec = func, leaves, spec
@@ -65,7 +65,7 @@ class _Call:
 
 
 def _make(tape: Tape, call: _Call, weights: dict[int, Weight]) -> Any:
-    """A function of parameters only: a weight again."""
+    """A function of parameters only, which gives another weight."""
     roots = tuple(dict.fromkeys(root for weight in weights.values() for root in weight.roots))
     with torch.enable_grad():
         result = call({place: weight.graph for place, weight in weights.items()})
@@ -107,8 +107,8 @@ def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int
     spec: Any = None
 
     def one(*slices: Any) -> list[Tensor]:
-        # Tensors only, as vmap wants: what else there is (None for attention weights that nobody
-        # asked for) is the same for every record.
+        # vmap takes tensors only; anything else (None for attention weights that were not
+        # requested) is the same for every record.
         nonlocal leaves, spec
         leaves, spec = tree_flatten(call(dict(zip(places, slices, strict=True))))
         return [
@@ -130,7 +130,7 @@ def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int
     for part in result:
         if part.is_floating_point():
             tape.computed(part)
-    # Under autocast, vmap may return in float32 what was computed with fewer bits.
+    # Under autocast, vmap may return float32 for values that were computed with fewer bits.
     device = next(iter(values.values())).device.type
     tape.narrow = tape.narrow or torch.is_autocast_enabled(device)
     restored = (restore(part) for part in result)
@@ -139,7 +139,7 @@ def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int
 
 
 def _by_record(tensor: Tensor, layout: Layout, flat: bool) -> Tensor:
-    """``[B, ...]`` whose rows are what the function sees of one record: a batch of one."""
+    """``[B, ...]`` whose rows are one record as the function sees it: a batch of one."""
     if layout.where == "flat":
         return tensor.reshape(layout.records, -1, *tensor.shape[1:])
     if layout.where == "second":
@@ -177,9 +177,9 @@ def _loop(
         raise
     except (RuntimeError, ValueError, IndexError) as error:
         raise BatchDimensionError(
-            f"The operation on the parameter '{weight.name}' cannot be run for one record at a "
-            f"time ({why}). Every input must have the same batch dimension, first or second (this "
-            f"batch has {tape.records} records), and a parameter is copied for each by expand or "
+            f"The operation on the parameter '{weight.name}' cannot run one record at a time "
+            f"({why}). Every input must have the same batch dimension, first or second (this "
+            f"batch has {tape.records} records); copy a parameter for each record with expand or "
             "repeat."
         ) from error
     if weight.name not in _LOOPED:

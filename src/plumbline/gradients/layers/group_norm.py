@@ -1,8 +1,8 @@
 """Group and instance normalisation: the batch folded into the channels.
 
-With each record's channels as channels of their own, the library's fused kernel computes the same
+With each record's channels as separate channels, the library's fused kernel computes the same
 numbers, and the gradients of the repeated scale and shift are the per-record gradients: no extra
-work, and a record's own scale costs nothing either.
+work, and each record may have its own scale for free.
 """
 
 from __future__ import annotations
@@ -59,6 +59,6 @@ def instance_norm(
     if running_mean is not None:
         raise RecordsMixError(
             "An instance normalisation keeps running statistics, which carry one record's values "
-            "to the next steps. Build it with track_running_stats=False."
+            "to later steps. Build it with track_running_stats=False."
         )
     return group_norm(tape, input, input.shape[1], weight, bias, eps)

@@ -99,7 +99,7 @@ def _normalise(
         back = layout.to_records(gradient.flatten(axis))
         value = known[0].value
         if w is not None:
-            # In the parameter's precision, as torch does: this runs outside the model's autocast.
+            # In the parameter's precision, like torch: this runs outside the model's autocast.
             normal = plain(inputs.to(value.dtype))
             w.add(_summed(back * layout.to_records(normal.flatten(axis)), value))
         if b is not None:

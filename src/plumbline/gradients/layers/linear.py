@@ -1,8 +1,8 @@
 """Linear layers: ``g_i = sum_t d_it a_it^T`` for inputs of any rank.
 
-One position per record (an MLP) never needs the gradient at all: ``|g_i| = |d_i| |a_i|``. With more
-positions the candidates are a batched product, kept or made a few records at a time, and the Gram
-form ``sum_ts (a_t . a_s)(d_t . d_s)``, which is formed in float64 because it cancels.
+With one position per record (an MLP) the gradient is never needed: ``|g_i| = |d_i| |a_i|``. With
+more positions the candidates are a batched product, kept or built a few records at a time, and the
+Gram form ``sum_ts (a_t . a_s)(d_t . d_s)``, which is computed in float64 because it cancels.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Outer(Term):
         return torch.bmm(left, right) if out is None else torch.bmm(left, right, out=out)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        # The smaller side is scaled: one pass over memory less.
+        # Scale the smaller side: one pass over memory less.
         left, right = self.left, self.right
         if left.shape[2] <= right.shape[2]:
             left = left * rows_like(weights, left)
@@ -157,7 +157,7 @@ class Outer(Term):
 
 @handles(F.linear)
 def linear(tape: Tape, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
-    """``F.linear`` at each record's own weights, its gradients captured."""
+    """``F.linear`` at each record's own weights, with its gradients captured."""
     return affine(tape, inputs, weight, bias, transposed=False)
 
 
@@ -166,8 +166,8 @@ def affine(
 ) -> Tensor | None:
     """``x W^T + b``, or ``x W + b`` when the weight is stored transposed.
 
-    Returns None to ask for the general rule (an input that is itself a weight, or a weight that is
-    made from per-record weights).
+    Returns None to use the general rule (for an input that is itself a weight, or a weight that is
+    computed from per-record weights).
     """
     known = tape.weights(weight, bias)
     if known is None or tape.weight(inputs) is not None or inputs.dim() < 2:
@@ -179,8 +179,8 @@ def affine(
     weight_value = w.value if w else weight
     bias_value = b.value if b else bias
     if known[0].offset is None:
-        # With their graph: the output then has an edge to ask for. The weights' own gradients are
-        # not asked for, so nobody computes them.
+        # Keep their graph, so that the output has an edge to watch. The weights' own gradients are
+        # not requested, so they are not computed.
         matrix, shift = w.graph if w else weight, b.graph if b else bias
         rows = inputs.reshape(-1, inputs.shape[-1])
         output = F.linear(rows, matrix.T if transposed else matrix, shift)
@@ -237,7 +237,7 @@ def _perturbed(
 def _rank_one(
     tape: Tape, inputs: Tensor, w: Weight | None, b: Weight | None, bias: Tensor | None
 ) -> Tensor | None:
-    """The fused form, where every record has one position and bias and weight move together."""
+    """The fused form, when every record has one position and bias and weight move together."""
     if (
         tape.checked
         or w is None

@@ -1,7 +1,7 @@
-"""A linear layer at weights moved by one outer product per record, in two passes over memory.
+"""A linear layer whose weights move by one outer product per record, in two passes over memory.
 
-``y_i = (W + s_i d_i a_i^T) x_i + b = W x_i + b + s_i (a_i . x_i) d_i``. Written with ordinary
-operations, autograd would make three times as many temporaries as this needs.
+``y_i = (W + s_i d_i a_i^T) x_i + b = W x_i + b + s_i (a_i . x_i) d_i``. With ordinary operations,
+autograd would create three times as many temporaries.
 """
 
 from __future__ import annotations

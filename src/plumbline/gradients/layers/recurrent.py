@@ -2,10 +2,10 @@
 
 A gate is ``x_t W_ih^T + b_ih + h_{t-1} W_hh^T + b_hh`` before its nonlinearity, so one gradient
 ``d_t`` belongs to both projections: the inputs of all steps are projected in one product, its
-output is watched, and ``sum_t d_t x_t^T`` and ``sum_t d_t h_{t-1}^T`` are the two weights'
-gradients. (The reset gate of a GRU scales the hidden part of its new gate, and that part's gradient
-with it.) The steps run in Python with ordinary functions, so they can be differentiated twice and
-take each record's own weights, which torch's fused ones cannot.
+output is watched, and ``sum_t d_t x_t^T`` and ``sum_t d_t h_{t-1}^T`` are the gradients of the two
+weights. (A GRU's reset gate scales the hidden part of its new gate, and that part's gradient with
+it.) The steps run in Python with ordinary functions, so they can be differentiated twice and can
+use each record's own weights, unlike torch's fused ones.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def gru(tape: Tape, *args: Any, **kwargs: Any) -> tuple[Tensor, ...] | None:
 
 @handles(torch.lstm, rewrites=True)
 def lstm(tape: Tape, *args: Any, **kwargs: Any) -> tuple[Tensor, ...] | None:
-    """``torch.lstm``, which ``nn.LSTM`` calls; its projection (``proj_size``) included."""
+    """``torch.lstm``, which ``nn.LSTM`` calls, including its projection (``proj_size``)."""
     return _layers(tape, "lstm", *args, **kwargs)
 
 
@@ -92,11 +92,11 @@ def _layers(
     bidirectional: bool,
     batch_first: bool = False,
 ) -> tuple[Tensor, ...] | None:
-    """Every layer and direction; outputs and last states as torch returns them."""
+    """Runs every layer and direction; outputs and last states as torch returns them."""
     if isinstance(hx, Tensor) and not hx.is_floating_point():  # the batch sizes of packed data
         raise CaptureError(
-            "A recurrent layer was given a PackedSequence, in which the records lie interleaved, "
-            "so their gradients cannot be told apart. Pad the sequences instead "
+            "A recurrent layer got a PackedSequence, in which records are interleaved, so their "
+            "gradients cannot be told apart. Pad the sequences instead "
             "(torch.nn.utils.rnn.pad_sequence) and read each record's output at its own length."
         )
     states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
@@ -157,15 +157,15 @@ class _Direction:
         if kind == "gru":
             self._from_input = _Projection(tape, w_ih, b_ih)
             self._from_hidden = _Projection(tape, w_hh, b_hh)
-        else:  # both biases enter the same sum: once for all steps is enough
+        else:  # both biases enter the same sum: adding them once for all steps is enough
             self._from_input = _Projection(tape, w_ih, b_ih, b_hh)
             self._from_hidden = _Projection(tape, w_hh)
         self._to_output = None if w_hr is None else _Projection(tape, w_hr)
 
     def run(self, inputs: Tensor, state: State, *, backwards: bool = False) -> tuple[Tensor, State]:
         """Outputs of all steps for inputs ``[T, B, d]``, in their order, and the last state."""
-        hidden: list[Tensor] = []  # what the recurrent weight meets, step by step
-        resets: list[Tensor] = []  # what scales the hidden part of a GRU's new gate
+        hidden: list[Tensor] = []  # the recurrent weight's input at each step
+        resets: list[Tensor] = []  # the scale of the hidden part of a GRU's new gate
 
         def terms(back: Tensor) -> None:
             self._from_input.note(back, inputs)
@@ -210,9 +210,9 @@ class _Direction:
         return torch.sigmoid(gate[:, 3 * size :]) * torch.tanh(c), c
 
     def _narrowing(self, gates: Tensor, backwards: bool) -> Callable[[Tensor], Tensor]:
-        """An LSTM's projection of its output, ``proj_size``, to be applied step by step.
+        """An LSTM's projection of its output, ``proj_size``, applied step by step.
 
-        Zeros are added to all its outputs, and their gradient is the outputs' gradient.
+        Zeros are added to all its outputs; their gradient is the outputs' gradient.
         """
         projection = self._to_output
         if projection is None:
@@ -238,8 +238,8 @@ class _Projection:
 
     Attributes:
         size: The number of outputs.
-        is_watched: Whether ``note`` is to be told the gradient of the output. Otherwise everything
-            is frozen, or autograd differentiates each record's own weights.
+        is_watched: Whether ``note`` gets the gradient of the output. Otherwise everything is
+            frozen, or autograd differentiates each record's own weights.
     """
 
     def __init__(self, tape: Tape, weight: Tensor, *biases: Tensor | None) -> None:
@@ -305,7 +305,7 @@ class _Projection:
             bias.add(Dense(rows.sum(1)))
 
     def _layout(self, tensor: Tensor) -> Layout:
-        # Several sequences of one record lie side by side: both ways it is a reshape.
+        # Several sequences of one record are adjacent: a reshape in both directions.
         return Layout("first" if tensor.dim() == 2 else "second", self._tape.records)
 
 
@@ -315,7 +315,7 @@ def _is_differentiated(weight: Weight | None) -> bool:
 
 
 def _own(weight: Weight | None) -> Tensor | None:
-    """Each record's own weight, ``[B, *shape]``, where it is not the shared one."""
+    """Each record's own weight, ``[B, *shape]``, where it differs from the shared one."""
     if weight is None:
         return None
     if _is_differentiated(weight):

@@ -1,4 +1,4 @@
-"""The scale and shift that end every normalisation layer, with each record's own values."""
+"""The scale and shift at the end of every normalisation layer, with each record's own values."""
 
 from __future__ import annotations
 

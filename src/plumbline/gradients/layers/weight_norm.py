@@ -11,7 +11,7 @@ from plumbline.gradients.tape import Tape
 
 @handles(torch._weight_norm, rewrites=True)
 def weight_norm(tape: Tape, v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """What both kinds of ``torch.nn.utils`` weight norm call."""
+    """The function that both kinds of ``torch.nn.utils`` weight norm call."""
     across = [axis for axis in range(v.dim()) if dim == -1 or axis != dim % v.dim()]
     made: Tensor = v * (g / torch.linalg.vector_norm(v, dim=across, keepdim=dim != -1))
     return made

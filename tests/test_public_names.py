@@ -1,0 +1,59 @@
+"""What ``import plumbline`` offers: every name listed, and found in any order of import."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import plumbline
+
+NAMES = sorted(plumbline.__all__)
+PACKAGES = [name for name in NAMES if plumbline._MODULES[name] == "plumbline"]
+
+
+def test_dir_lists_what_there_is() -> None:
+    shown = dir(plumbline)
+    assert set(NAMES) <= set(shown)
+    assert [name for name in shown if not name.startswith("__")] == NAMES
+    assert "__version__" in shown
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        plumbline.no_such_name  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(plumbline.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.asname: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == plumbline._MODULES
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param(NAMES, id="forwards"),
+        pytest.param(NAMES[::-1], id="backwards"),
+    ],
+)
+def test_names_are_found_in_any_order(order: list[str]) -> None:
+    code = f"import plumbline as pl\nfor name in {order!r}:\n    assert getattr(pl, name), name"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_every_package_is_found_first() -> None:
+    # One interpreter: plumbline is forgotten and imported again, with a different name first.
+    code = f"""
+import sys
+for first in {PACKAGES!r}:
+    for module in [name for name in sys.modules if name.split(".")[0] == "plumbline"]:
+        del sys.modules[module]
+    import plumbline as pl
+    assert getattr(pl, first).__name__ == f"plumbline.{{first}}"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
