@@ -90,6 +90,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # Python
 
 
+@pytest.mark.usefixtures("outside")  # which forgets the parts that a page registers
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_code_blocks_run(page: Path, workplace: Path) -> None:
     """A page's blocks run together, top to bottom; what is said to be printed was printed."""

@@ -178,10 +178,12 @@ def test_what_cannot_be_checked_is_said() -> None:
 def test_nothing_is_left_behind() -> None:
     method = compose(clipping=GroupsOfTheirOwn(0.5))
     before, state = copy.deepcopy(method), torch.get_rng_state()
-    KERNELS.pin({"a shape": "gram"})
+    KERNELS.measure = False
+    KERNELS.run(("a shape",), {"first": lambda: 1, "other": lambda: 2})
     try:
         admit(method)
-        assert KERNELS.choices() == {"a shape": "gram"}
+        assert not KERNELS.measure
+        assert KERNELS.chosen(("a shape",)) == "first"
     finally:
         KERNELS.forget()
     assert method == before

@@ -12,10 +12,11 @@ FOLDER = Path(data.__file__).parent
 
 
 def test_every_file_that_has_a_data_set_is_imported() -> None:
+    texts = [path.read_text() for path in FOLDER.glob("*.py")]
     written = {
-        name
-        for path in FOLDER.glob("*.py")
-        for name in re.findall(r'^@dataset\("([^"]+)"', path.read_text(), re.MULTILINE)
+        name or own.replace("_", "-")
+        for text in texts
+        for name, own in re.findall(r'^@dataset(?:\("([^"]+)".*\))?\ndef (\w+)', text, re.MULTILINE)
     }
     assert written == set(DATASETS) == set(FILES)
     assert {"adult", "dutch", "digits", "imdb", "imdb-hashed", "mnist", "cifar10"} <= written

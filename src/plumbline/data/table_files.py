@@ -112,6 +112,8 @@ class TableFrame:
 
 
 Table = TableFile | TableFrame
+TableSource = str | os.PathLike[str] | Any
+"""The path of a file, or a DataFrame."""
 
 
 def is_frame(data: object) -> bool:
@@ -120,7 +122,7 @@ def is_frame(data: object) -> bool:
     return kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame"
 
 
-def open_table(source: Any) -> Table:
+def open_table(source: TableSource) -> Table:
     """A csv or parquet file, or a DataFrame.
 
     Raises:
@@ -130,7 +132,7 @@ def open_table(source: Any) -> Table:
         return read_table(source)
     table = TableFrame(source)
     twice = sorted({name for name in table.names if table.names.count(name) > 1})
-    if not len(source) or not table.names or twice:
+    if not len(table.frame) or not table.names or twice:
         raise DataError(
             f"The DataFrame has more than one column called {', '.join(twice)}."
             if twice

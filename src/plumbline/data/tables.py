@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from plumbline.data.base import Constant, Split, Splits, not_covered
 from plumbline.data.encoding import Where, check_one_of, codes, split
 from plumbline.data.files import TableError
 from plumbline.data.table_encoding import Categorical, Numeric, TableEncoding, to_numbers
-from plumbline.data.table_files import Table, TableChunk, TableFile, open_table
+from plumbline.data.table_files import Table, TableChunk, TableFile, TableSource, open_table
 
 _NO_NUMBER = (
     " If it stands for a missing one, name it in missing_values (--missing-value) and leave these "
@@ -33,7 +32,7 @@ _NO_NUMBER = (
 
 
 def from_table(
-    path: str | os.PathLike[str] | Any,
+    path: TableSource,
     *,
     target: str,
     sensitive: str | Sequence[str] | None = None,
@@ -44,7 +43,7 @@ def from_table(
     drop: Sequence[str] = (),
     missing: Literal["error", "drop"] = "error",
     missing_values: Sequence[str] = ("",),
-    test: str | os.PathLike[str] | Any | None = None,
+    test: TableSource | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
     name: str | None = None,
