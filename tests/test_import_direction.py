@@ -14,7 +14,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 
 # These know nothing of the others.
-SHARED = {"checks", "record_random", "registry", "results", "state"}
+SHARED = {"checks", "formats", "record_random", "registry", "results", "state"}
 STAGES = {"sampling", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
 CORE = STAGES | {"training", "methods", "augmentations"}
 
@@ -30,6 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "methods": {"evaluation", "clipping", "gradients", "mechanism", "augmentations"} | SHARED,
     # what they share
     "checks": set(),
+    "formats": set(),
     "record_random": set(),
     "registry": set(),
     "state": set(),

@@ -12,6 +12,7 @@ from plumbline.report.sections import (
     curvature,
     curves,
     norms,
+    others,
     progress,
     results,
     risk,
@@ -34,6 +35,7 @@ SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
     norms.section,
     symmetry.section,
     curvature.section,
+    others.section,
     sensitivity.section,
     settings.section,
 )
