@@ -186,7 +186,7 @@
     var own = layout(figure, paint, figure.saved.layout.width);
     var beside = painted(figure.saved, "saved", paint);
     Object.assign(own, beside.layout);
-    own.margin = Object.assign({}, own.margin, { t: own.margin.t + 76 });
+    own.margin = Object.assign({}, own.margin, { t: own.margin.t + beside.top });
     root.classList.remove("printing");
     var legend = beside.data.filter(function (entry, at) { return !off[figure.saved.names[at]]; });
     return { data: traces.concat(legend), layout: own };

@@ -24,7 +24,7 @@ from plumbline.report.section import Figure, Key, Part, Tabs
 from plumbline.report.sections import SECTIONS
 
 KINDS = (".html", ".svg", ".png")
-WIDTH = 860
+WIDTH, TOP = 900, 40
 _TOKEN = re.compile(r"@([a-z][a-z0-9]*)(?:/(\d+))?$")
 _SYMBOLS = {"dot": "circle", "ring": "circle-open", "square": "square", "diamond": "diamond"}
 
@@ -77,14 +77,23 @@ def saved(figure: Figure) -> dict[str, Any]:
         "data": [_entry(key) for key in several],
         "names": [key.name for key in several],
         "layout": {
-            "title": {"text": label(figure.title, 80), "x": 0.02, "font": {"size": 16}},
+            "title": {
+                "text": label(figure.title or figure.sentence.partition(".")[0], 80),
+                "x": 0.02,
+                "y": 1,
+                "yref": "container",
+                "yanchor": "top",
+                "pad": {"t": 14},
+                "font": {"size": 16},
+            },
             "showlegend": bool(several),
-            "legend": {"orientation": "h", "x": 0, "y": 1, "yanchor": "bottom"},
+            "legend": {"x": 1.02, "y": 1, "font": {"size": 13}},
             "paper_bgcolor": "@surface",
             "plot_bgcolor": "@surface",
             "width": WIDTH,
-            "height": figure.height + 90,
+            "height": figure.height + TOP,
         },
+        "top": TOP,
     }
 
 
@@ -97,7 +106,7 @@ def light(figure: Figure) -> dict[str, Any]:
         **figure.layout,
         **beside["layout"],
     }
-    own["margin"] = {**own["margin"], "t": own["margin"].get("t", 14) + 76}
+    own["margin"] = {**own["margin"], "t": own["margin"].get("t", 14) + TOP}
     traces = [{**trace, "showlegend": False} for trace in figure.traces]
     painted: dict[str, Any] = _painted({"data": [*traces, *beside["data"]], "layout": own})
     return painted

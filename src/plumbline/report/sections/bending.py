@@ -231,7 +231,6 @@ def _groups(study: Study, titles: list[str]) -> Figure:
         Grid(head, rows, caption="Angle, and bias in lengths of the true gradient, by group"),
         f.group_keys(study.groups),
         height=110 + 52 * len(titles),
-        wide=False,
     )
 
 

@@ -169,7 +169,6 @@ def _interpolation(study: Study) -> Figure | None:
         },
         Grid(["method", "position", "loss"], rows, caption="Loss along the line"),
         f.method_keys(study, list(found)),
-        wide=False,
     )
 
 

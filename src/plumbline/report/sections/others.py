@@ -88,11 +88,12 @@ def _heading(name: str) -> Html:
 
 def _figure(study: Study, name: str, path: Path, place: int) -> Figure:
     what = " / ".join(path) or name
+    said = ", ".join([name.replace("_", " ").capitalize(), *path])
     lines = of_methods(study, study.measured(name), lambda row: at(row, name, *path))
     return over_steps(
         f"others-{_slug(name)}-{place}",
         "",
-        f"{name.replace('_', ' ').capitalize()}, {what}, after each reading.",
+        f"{said}, at every reading.",
         {title: one for title, one in lines.items() if one.curve.steps},
         f.axis(f.label(what.replace("_", " "), 40)),
         what=what,
