@@ -14,7 +14,9 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 
 # These know nothing of the others.
-SHARED = {"checks", "durable", "record_random", "registry", "results", "spaces", "state"}
+# fmt: off
+SHARED = {"checks", "durable", "formats", "record_random", "registry", "results", "spaces", "state"}
+# fmt: on
 STAGES = {"sampling", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
 CORE = STAGES | {"training", "methods", "augmentations"}
 DOOR = CORE | {"auditing", "private_training"}
@@ -34,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     # what they share
     "checks": set(),
     "durable": set(),
+    "formats": set(),
     "record_random": set(),
     "registry": set(),
     "spaces": set(),

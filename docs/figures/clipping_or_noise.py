@@ -91,10 +91,15 @@ def run(method: str, rate: float, seed: int) -> dict[str, Any]:
         seed=seed,
         deterministic=True,
     )
-    probe = diagnostics.Probe(
-        adult.test.fetch(torch.arange(1000)), every=STEPS, measure=("bias", "errors", "norms")
+    private.fit(progress=False)
+    some, labels = adult.test.fetch(torch.arange(1000))
+    sample = diagnostics.Sample.take(  # none of these methods changes gradients before clipping
+        model,
+        lambda: nn.functional.cross_entropy(model(some), labels, reduction="none"),
+        makes[method].clipping,
+        noise_multiplier=private.plan.noise_multiplier,
+        expected_size=private.plan.expected_batch_size,
     )
-    private.fit([probe], progress=False)
     x, y = adult.test.fetch(torch.arange(len(adult.test)))
     with torch.no_grad():
         outcomes = fairness.Outcomes.from_logits(model(x), y)
@@ -103,17 +108,17 @@ def run(method: str, rate: float, seed: int) -> dict[str, Any]:
         sensitive_features=adult.test.sensitive_features,
         names=dict(enumerate(adult.groups)),
     )
-    last = probe.readings[-1].results
-    evidence = diagnostics.Evidence(bias=last["bias"], errors=last["errors"], steps=STEPS)
+    bias, errors = diagnostics.bias(sample), diagnostics.error_parts(sample)
+    evidence = diagnostics.Evidence(bias=bias, errors=errors, steps=STEPS)
     guaranteed = private.method.unbounded_reason is None
     return {
         "accuracy": report.metric("accuracy"),
         "loss": report.metric("loss"),
         "overall": report.overall["loss"],
         "epsilon": private.epsilon() if guaranteed else None,
-        "kept": last["bias"].magnitude,
-        "cosine": last["bias"].cosine,
-        "clipped": last["norms"].clipped if method != NONPRIVATE else 0.0,
+        "kept": bias.magnitude,
+        "cosine": bias.cosine,
+        "clipped": diagnostics.norms(sample).clipped,
         "scores": diagnostics.causes(evidence) if guaranteed else {},
     }
 

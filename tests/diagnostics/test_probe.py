@@ -118,8 +118,8 @@ def test_what_is_measured_once_is_measured_after_the_last_step_in_evaluation_mod
     found = end.results["interpolation"]
     x, y = run.fetch(CHOSEN)
     at = {position: loss for position, loss in zip(*found.values(), strict=True)}
-    assert at[1.0] == pytest.approx(float(LOSS(run.model(x), y).mean()))
-    assert at[0.0] == pytest.approx(float(LOSS(network()(x), y).mean()))
+    assert at[1.0] == pytest.approx(float(LOSS(run.model(x), y).detach().mean()))
+    assert at[0.0] == pytest.approx(float(LOSS(network()(x), y).detach().mean()))
 
 
 def test_a_reading_is_a_row_of_plain_values_by_group_name() -> None:

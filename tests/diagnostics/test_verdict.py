@@ -16,7 +16,6 @@ from plumbline.diagnostics import (
     bias,
     error_parts,
     explained_by_rate,
-    norms,
     to_json,
     verdict,
 )
@@ -34,7 +33,6 @@ def evidence_of(
         **{
             "bias": bias(sample),
             "errors": error_parts(sample),
-            "norms": norms(sample),
             "steps": 100,
             **more,
         }

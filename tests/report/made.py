@@ -124,6 +124,8 @@ def reading(step: int, free: bool, groups: Sequence[str], kept: float) -> dict[s
         "magnitude": kept,
         "relative_direction": away,
         "cosine": kept / math.hypot(kept, away),
+        "norm": 2.0 * math.hypot(1 - kept, away),
+        "relative": math.hypot(1 - kept, away),
     }
     edges = [2.0**power for power in range(-3, 4)]
     counts = [1, 4, 9, 9, 4, 1]
@@ -162,6 +164,8 @@ def reading(step: int, free: bool, groups: Sequence[str], kept: float) -> dict[s
         },
         "excessive_risk": dict.fromkeys(groups, risk),
         "hessian": {"all": 3.0, **dict.fromkeys(groups, 4.0)},
+        "successive_cosines": {"clipped": 0.9, "released": "undefined: no"},
+        "<loudest>": 3.0,
     }
 
 
@@ -169,6 +173,8 @@ FINAL = {
     "label": NOT_COVERED,
     "records": 28,
     "spectrum": {"largest": [3.0, 2.0, 1.0], "smallest": -0.1, "ratio": "undefined: too few"},
+    "interpolation": {"positions": [0.0, 0.5, 1.0], "losses": [2.0, "undefined: no", 1.0]},
+    "depth": {"of": {"it": 3, "none": "undefined: no"}},
     "density": {"values": [-0.1, 0.0, 3.0], "weights": [0.1, 0.8, 0.1]},
     "landscape": {
         "steps": [-1.0, 0.0, 1.0],

@@ -258,6 +258,31 @@ def test_names_are_shown_as_they_are_and_do_nothing(opened: Open, tmp_path: Path
     assert "".join(ticks).replace(" ", "").count(NASTY) == 1
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_figure_can_be_saved(opened: Open, tmp_path: Path, theme: str) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    driver = opened(theme=theme)
+    allowed = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    driver.execute_cdp_cmd("Browser.setDownloadBehavior", allowed)
+    for kind in ("svg", "png"):
+        path = f"//figure[.//div[@id='bending-bias']]//button[@data-format='{kind}']"
+        driver.execute_script("arguments[0].click()", driver.find_element(By.XPATH, path))
+        file = tmp_path / f"bending-bias.{kind}"
+        WebDriverWait(driver, 60).until(lambda _, file=file: file.is_file())
+    drawing = (tmp_path / "bending-bias.svg").read_text(encoding="utf-8")
+    assert "The bias along training" in drawing
+    assert "norm of the bias" in drawing
+    assert "dpsgd (tuned)" in drawing  # the legend, which on the page is not plotly's
+    assert "rgb(255, 255, 255)" in drawing  # light, whatever the theme
+    assert (tmp_path / "bending-bias.png").read_bytes()[:4] == b"\x89PNG"
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    shutil.copy(tmp_path / "bending-bias.png", SHOTS / f"saved-{theme}.png")
+    root = driver.execute_script("return document.documentElement.className")
+    assert "printing" not in root
+
+
 def test_nothing_is_fetched(opened: Open) -> None:
     driver = opened()
     fetched = driver.execute_script(

@@ -14,7 +14,7 @@ from plumbline.experiments import Recipe
 from plumbline.report import read, write
 from plumbline.report.notes import NOTES
 from plumbline.report.page import page, script_json
-from plumbline.report.section import Figure, Section, Tabs
+from plumbline.report.section import Figure, Grid, Html, Section, Tabs
 from plumbline.report.sections import SECTIONS
 from tests.report.made import ACCURACY, METHODS, comparison
 
@@ -124,6 +124,23 @@ def test_plotly_accepts_every_figure(folder: Path) -> None:
         for one in figures_of(section.parts):
             drawn = {"data": list(one.traces), "layout": dict(one.layout)}
             graph_objects.Figure(resolved(drawn))
+
+
+def test_what_has_no_section_of_its_own_is_shown_all_the_same(folder: Path) -> None:
+    found = sections(folder)["others"]
+    figures = figures_of(found.parts)
+    assert {one.data.head[-1] for one in figures} == {"clipped", "<loudest>"}
+    (table,) = [part for part in found.parts if isinstance(part, Grid)]
+    assert table.rows == [["of / it", "3", "3", "3"]]
+    assert "&lt;loudest&gt;" in "".join(p.markup for p in found.parts if isinstance(p, Html))
+
+
+def test_the_bias_is_shown_by_norm_relative_norm_and_angle(folder: Path) -> None:
+    shown = {one.name: one for one in figures_of(sections(folder)["bending"].parts)}
+    assert shown["bending-bias"].data.head[2:] == ["norm", "relative", "angle (°)"]
+    row = next(row for row in shown["bending-bias"].data.rows if row[0] == "dpsgd")
+    assert row == ["dpsgd", "5", "1.55", "0.776", "38.7"]
+    assert {"bias", "relative", "angle"} <= set(shown["bending-vectors-full"].data.head)
 
 
 def test_the_page_is_one_file_that_fetches_nothing(folder: Path, markup: Markup) -> None:

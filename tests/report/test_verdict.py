@@ -91,7 +91,8 @@ def test_clippings_direction_error_is_named_where_it_dominates(tmp_path: Path) -
     assert found.cause == "clipping direction"
     text = next(one for one in words(study) if one.startswith("Clipping in dpsgd"))
     assert "left 25% of the gradient's length" in text
-    assert "turned it by 39 degrees (cosine 0.78)" in text
+    assert "turned it by 39 degrees (cosine 0.78); the bias is 0.78 times its length" in text
+    assert "(norm 1.55)" in text
     assert "0.80 times what is left" in text
     assert "no learning rate mends it" in text
 

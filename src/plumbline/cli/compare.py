@@ -25,6 +25,7 @@ from plumbline.cli.interrupts import stopping
 from plumbline.cli.options import Out, Recipe, Workers, described
 from plumbline.cli.progress import watching
 from plumbline.cli.train import require_one
+from plumbline.formats import number, points, seconds
 
 if TYPE_CHECKING:
     from rich.table import Table as Shown
@@ -185,12 +186,12 @@ def comparison(made: ComparisonTable) -> Shown:
     for place, column in enumerate(shown.columns):
         column.no_wrap = place > 0  # a long title goes on in the next line, a number never does
     for row in made.rows:
-        cells = [rounded_up(row.epsilon), points(row.seeds.overall["accuracy"])]
+        cells = [rounded_up(row.epsilon), _shown(points, row.seeds.overall["accuracy"])]
         by_group = {group: row.seeds.by_group[group]["accuracy"] for group in groups}
-        cells += [points(by_group[group], error=roomy) for group in each]
+        cells += [_shown(points, by_group[group], error=roomy) for group in each]
         if several and not each:
             cells += _ends(by_group)
-        cells += [loss(row.seeds.overall["loss"], error=roomy)]
+        cells += [_shown(number, row.seeds.overall["loss"], error=roomy)]
         if made.tests is not None:
             test = made.tests.tests.get(row.title)
             p = None if test is None else test.adjusted
@@ -218,29 +219,10 @@ def json_table(made: ComparisonTable) -> dict[str, Any]:
     return {"recipe": made.recipe.name, "rows": rows, "tests": to_json(made.tests)}
 
 
-def points(estimate: Estimate, *, error: bool = True) -> str:
-    """A share in points, with its standard error where it has one."""
-    if not isinstance(estimate.mean, float):
-        return "-"
-    spread = estimate.standard_error
-    beside = f" ± {100 * spread:.1f}" if error and isinstance(spread, float) else ""
-    return f"{100 * estimate.mean:.1f}{beside}"
-
-
-def loss(estimate: Estimate, *, error: bool = True) -> str:
-    """A loss, with its standard error where it has one."""
-    if not isinstance(estimate.mean, float):
-        return "-"
-    spread = estimate.standard_error
-    beside = f" ± {spread:.3f}" if error and isinstance(spread, float) else ""
-    return f"{estimate.mean:.3f}{beside}"
-
-
-def seconds(value: float) -> str:
-    """A duration, short."""
-    if value < 100:
-        return f"{value:.0f} s"
-    return f"{value / 60:.0f} min" if value < 6000 else f"{value / 3600:.1f} h"
+def _shown(text: Any, estimate: Estimate, *, error: bool = True) -> str:
+    """A number, with its standard error where it has one and there is room."""
+    shown: str = text(estimate.mean, estimate.standard_error if error else None)
+    return shown
 
 
 def _ends(by_group: dict[str, Estimate]) -> Sequence[str]:

@@ -14,6 +14,7 @@ from plumbline.cli.interrupts import stopping_after_the_step
 from plumbline.cli.options import Out, described
 from plumbline.cli.progress import watching_one
 from plumbline.cli.train import require_one
+from plumbline.formats import angle, degrees, finite, number, percent, short
 
 _LINES = 6  # readings that are shown along the run
 
@@ -99,24 +100,29 @@ def show_readings(readings: Sequence[dict[str, Any]]) -> None:
 
 def _along(readings: Sequence[dict[str, Any]]) -> None:
     """The clipped gradient beside the true one, along the run."""
-    shown = table("step", "length kept", "turned", "noise", "clipped", "median norm", "clip")
+    shown = table("step", "bias", "relative", "turned", "kept", "noise", "clipped", "norm", "clip")
     shown.columns[0].justify = "right"
     for row in _some(readings):
         bias, norms, errors = (row.get(name) or {} for name in ("bias", "norms", "errors"))
+        noise, size = finite(errors.get("noise")), finite(bias.get("gradient_norm"))
         shown.add_row(
             f"{row['step']:,}",
-            _percent(bias.get("magnitude")),
-            _degrees(bias.get("cosine")),
-            _times(_root(errors.get("noise")), bias.get("gradient_norm")),
-            _percent(norms.get("clipped")),
-            _number((norms.get("quantiles") or {}).get("0.5")),
-            _number(norms.get("clip")),
+            short(bias.get("norm")),
+            number(bias.get("relative"), digits=2),
+            degrees(angle(bias.get("cosine"))),
+            percent(bias.get("magnitude"), digits=0),
+            short(noise**0.5 / size if noise is not None and size else None, 2),
+            percent(norms.get("clipped"), digits=0),
+            short((norms.get("quantiles") or {}).get("0.5")),
+            short(norms.get("clip")),
         )
     console.print(shown)
     show(
-        "length kept: of the true gradient, in its own direction. turned: the angle between the "
-        "clipped gradient and the true one. noise: of one step, in lengths of the true gradient. "
-        "clipped: the share of records above the bound."
+        "bias: the norm of the clipped mean gradient, before the noise, minus the true (plain) "
+        "one; relative: the same in lengths of the true gradient. turned: the angle between the "
+        "two. kept: how much of the true gradient's length is left in its own direction. noise: of "
+        "one step, in lengths of the true gradient. clipped: the share of records that are scaled "
+        "down further than short ones. norm: the median of what is clipped."
     )
 
 
@@ -125,14 +131,16 @@ def _by_group(row: dict[str, Any]) -> None:
     if len(bias) < 2:
         return
     norms = row.get("norms") or {}
-    shown = table("group", "length kept", "turned", "clipped", "median norm")
+    shown = table("group", "bias", "relative", "turned", "kept", "clipped", "norm")
     for group, found in bias.items():
         shown.add_row(
             group,
-            _percent(found.get("magnitude")),
-            _degrees(found.get("cosine")),
-            _percent((norms.get("clipped_by_group") or {}).get(group)),
-            _number((norms.get("by_group") or {}).get(group)),
+            short(found.get("norm")),
+            number(found.get("relative"), digits=2),
+            degrees(angle(found.get("cosine"))),
+            percent(found.get("magnitude"), digits=0),
+            percent((norms.get("clipped_by_group") or {}).get(group), digits=0),
+            short((norms.get("by_group") or {}).get(group)),
         )
     console.print()
     console.print(shown)
@@ -153,7 +161,7 @@ def _norms(row: dict[str, Any]) -> None:
     ends = f"{edges[0]:.2g}".ljust(len(counts) - 6) + f"{edges[-1]:.2g}"
     if isinstance(clip, float):
         place = min(len(counts), sum(edge <= clip for edge in edges[:-1]))
-        mark = ("▲" if blocks else "^") + f" clip {clip:.3g}"
+        mark = ("▲" if blocks else "^") + f" clip {short(clip)}"
         before = place - 1 if place else 0
         console.print(f"  {' ' * before}{mark}", highlight=False, markup=False)
     console.print(f"  {ends} (logarithmic)", highlight=False, markup=False)
@@ -165,8 +173,8 @@ def _symmetry(row: dict[str, Any]) -> None:
     if not isinstance(along, float) or not isinstance(fair, float):
         return
     text = (
-        f"Symmetry: a clipped step goes {_number(along)} along the gradient; were the records "
-        f"spread evenly about their mean, {_number(fair)}."
+        f"Symmetry: a clipped step goes {short(along)} along the gradient; were the records "
+        f"spread evenly about their mean, {short(fair)}."
     )
     if isinstance(p := found.get("cosine_p_value"), float):
         even = "spread evenly" if p > 0.05 else "not spread evenly"
@@ -180,28 +188,3 @@ def _some(readings: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     last = len(readings) - 1
     places = {round(last * k / (_LINES - 1)) for k in range(_LINES)}
     return [readings[place] for place in sorted(places)]
-
-
-def _number(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else "-"
-
-
-def _percent(value: Any) -> str:
-    return f"{100 * value:.0f}%" if isinstance(value, float | int) else "-"
-
-
-def _degrees(cosine: Any) -> str:
-    import math
-
-    if not isinstance(cosine, float):
-        return "-"
-    return f"{math.degrees(math.acos(max(-1.0, min(1.0, cosine)))):.0f}°"
-
-
-def _root(value: Any) -> float | None:
-    return value**0.5 if isinstance(value, float) else None
-
-
-def _times(value: Any, unit: Any) -> str:
-    known = isinstance(value, float) and isinstance(unit, float) and unit > 0
-    return f"{value / unit:.2g} x" if known else "-"

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 import typer
 
 from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table
-from plumbline.cli.compare import seconds, stopped
+from plumbline.cli.compare import stopped
 from plumbline.cli.interrupts import stopping
 from plumbline.cli.options import Workers
 from plumbline.cli.progress import watching
+from plumbline.formats import seconds
 
 
 @app.command(

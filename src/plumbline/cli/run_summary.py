@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from plumbline.cli.app import console, show, show_json, show_statement, table
+from plumbline.formats import number, percent
 
 if TYPE_CHECKING:
     from plumbline.instruments import Trained
@@ -61,12 +62,6 @@ def by_group(report: dict[str, Any]) -> Any:
     if list(lines) != ["all"]:
         lines["all"], sizes["all"] = report["overall"], sum(sizes.values())
     for group, values in lines.items():
-        cells = [_number(values[name], name) for name in kept]
+        cells = [(number if name == "loss" else percent)(values[name]) for name in kept]
         shown.add_row(group, f"{sizes[group]:,}", *cells)
     return shown
-
-
-def _number(value: Any, name: str) -> str:
-    if not isinstance(value, float):
-        return "-"
-    return f"{value:.3f}" if name == "loss" else f"{100 * value:.1f}%"

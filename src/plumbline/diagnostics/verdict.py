@@ -23,7 +23,6 @@ from typing import Literal
 
 from plumbline.diagnostics.base import NOT_COVERED
 from plumbline.diagnostics.bias import Bias, ErrorParts
-from plumbline.diagnostics.norms import Norms
 from plumbline.results import Number, Undefined
 
 Cause = Literal["clipping direction", "clipping magnitude", "noise", "optimisation", "nothing"]
@@ -52,7 +51,6 @@ class Evidence:
         bias: Of a sample, at the end of training or along it.
         errors: The same sample's error, by cause.
         steps: How many steps the run has, T.
-        norms: The same sample's norms.
         loss: The private run's loss.
         nonprivate_loss: That of the same model without privacy.
         loss_by_rate: The private run's loss at other learning rates, its own among them.
@@ -65,7 +63,6 @@ class Evidence:
     bias: Bias | None = None
     errors: ErrorParts | None = None
     steps: int | None = None
-    norms: Norms | None = None
     loss: float | None = None
     nonprivate_loss: float | None = None
     loss_by_rate: Mapping[float, float] = field(default_factory=dict)
@@ -122,6 +119,7 @@ def verdict(evidence: Evidence) -> Verdict:
         finding
         for finding in (
             _rate(evidence),
+            _bias(evidence),
             _direction(evidence, scores),
             _magnitude(evidence, scores),
             _noise(evidence, scores),
@@ -193,6 +191,21 @@ def _rate(evidence: Evidence) -> Finding | None:
             f"{evidence.loss:.3f} (without privacy {evidence.nonprivate_loss:.3f})."
         )
     return Finding("learning rate", text, numbers)
+
+
+def _bias(evidence: Evidence) -> Finding | None:
+    """Norm, relative norm and angle, together: a small bias can still point elsewhere."""
+    bias = evidence.bias
+    if bias is None:
+        return None
+    norm, part, angle = _value(bias.norm), _value(bias.relative), _value(bias.degrees)
+    if norm is None or part is None or angle is None:
+        return None
+    text = (
+        f"The bias of clipping is {part:.2f} times the true gradient (norm {norm:.3g}), and the "
+        f"clipped gradient points {angle:.0f} degrees away from it."
+    )
+    return Finding("bias", text, {"norm": norm, "relative": part, "degrees": angle})
 
 
 def _direction(evidence: Evidence, scores: Mapping[str, float]) -> Finding | None:

@@ -25,6 +25,7 @@ from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import started
 from plumbline.fairness import Number, Undefined
+from plumbline.formats import number, percent
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
 from plumbline.training.losses import BatchLoss, per_record
@@ -165,22 +166,14 @@ def averaged(runs: Sequence[Membership]) -> list[list[str]]:
         if not isinstance(interval, Undefined):
             within = f"{(interval.high - interval.low) / 2:.3f}"
         auc, accuracy, *rates = (_mean([one.values[key] for one in own]) for key in MEASURES)
-        shown = [_digits(auc), within, _digits(accuracy)]
-        lines.append([name, *shown, *(_percent(rate) for rate in rates)])
+        shown = [number(auc), within, number(accuracy)]
+        lines.append([name, *shown, *(percent(rate) for rate in rates)])
     return lines
 
 
 def _mean(values: Sequence[Number]) -> Number:
     known = [value for value in values if not isinstance(value, Undefined)]
     return float(np.mean(known)) if len(known) == len(values) else _NONE
-
-
-def _digits(value: Number) -> str:
-    return "-" if isinstance(value, Undefined) else f"{value:.3f}"
-
-
-def _percent(value: Number) -> str:
-    return "-" if isinstance(value, Undefined) else f"{100 * value:.1f}%"
 
 
 def losses(model: nn.Module, part: Split, loss: BatchLoss) -> Tensor:

@@ -7,7 +7,7 @@ Every number of the table names the folders that it comes from.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from plumbline.fairness import (
     compare_to,
     cost_of_reports,
 )
+from plumbline.formats import number, points
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.training.run_identity import Facts, differences, facts_of
 
@@ -94,12 +95,15 @@ class ComparisonTable:
         lines = [head, ["---"] * len(head)]
         for row in self.rows:
             cells = [row.title, rounded_up(row.epsilon)]
-            cells += [_points(row.seeds.overall["accuracy"]), _loss(row.seeds.overall["loss"])]
-            cells += [_points(row.seeds.by_group[group]["accuracy"]) for group in groups]
-            cells += [_loss(row.seeds.by_group[group]["loss"]) for group in groups]
+            cells += [
+                _shown(points, row.seeds.overall["accuracy"]),
+                _shown(number, row.seeds.overall["loss"]),
+            ]
+            cells += [_shown(points, row.seeds.by_group[group]["accuracy"]) for group in groups]
+            cells += [_shown(number, row.seeds.by_group[group]["loss"]) for group in groups]
             for group in groups:
                 cost = None if row.cost is None else row.cost.privacy_cost.by_group.get(group)
-                cells.append("" if cost is None else _points(cost))
+                cells.append("" if cost is None else _shown(points, cost))
             cells += [self._p(row.title), f"{row.seconds:.0f}"]
             lines.append(cells)
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -220,18 +224,5 @@ def _tests(recipe: Recipe, rows: Sequence[MethodRow]) -> SignificanceTests | Non
     return compare_to(accuracy[recipe.baseline], others, better="higher") if others else None
 
 
-def _points(estimate: Estimate) -> str:
-    """A share as points: mean +- standard error."""
-    if isinstance(estimate.mean, Undefined):
-        return str(estimate.mean)
-    error = estimate.standard_error
-    beside = "" if isinstance(error, Undefined) else f" ± {100 * error:.1f}"
-    return f"{100 * estimate.mean:.1f}{beside}"
-
-
-def _loss(estimate: Estimate) -> str:
-    if isinstance(estimate.mean, Undefined):
-        return str(estimate.mean)
-    error = estimate.standard_error
-    beside = "" if isinstance(error, Undefined) else f" ± {error:.3f}"
-    return f"{estimate.mean:.3f}{beside}"
+def _shown(text: Callable[[object, object], str], estimate: Estimate) -> str:
+    return text(estimate.mean, estimate.standard_error)

@@ -13,6 +13,7 @@ from typing import Any
 
 from plumbline.experiments.verification import CONTRADICTED, NEVER, UNKNOWN, Verification
 from plumbline.fairness import NOT_COVERED
+from plumbline.formats import number
 from plumbline.mechanism.rounding import rounded_up
 
 _METRICS = ("accuracy", "loss", "balanced accuracy", "calibration error")
@@ -107,12 +108,10 @@ def _by_group(report: Mapping[str, Any]) -> str:
     kept = [name for name in report["overall"] if isinstance(report["overall"][name], float)]
     rows = [["group", "records", *kept], ["---"] * (len(kept) + 2)]
     for group, values in lines.items():
-        rows.append([_cell(group), f"{sizes[group]:,}", *(_number(values[one]) for one in kept)])
+        rows.append(
+            [_cell(group), f"{sizes[group]:,}", *(number(values[one], digits=4) for one in kept)]
+        )
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _number(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else "-"
 
 
 def _repeat(found: Verification) -> str:

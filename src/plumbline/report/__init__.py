@@ -1,11 +1,23 @@
 """The page of a run or a comparison: one HTML file, readable without a network.
 
-``write(folder)`` writes it; ``words(read(folder))`` is its verdict, for a terminal. What epsilon
-does not cover is marked on it.
+``write(folder)`` writes it; ``words(read(folder))`` is its verdict, for a terminal; ``figure`` and
+``save`` write one of its figures to a file. What epsilon does not cover is marked on it.
 """
 
 from plumbline.report.reading import Study, read
-from plumbline.report.verdict import words
+from plumbline.report.saving import figure, figure_names, save
+from plumbline.report.section import Figure
+from plumbline.report.verdict import diagnosis, words
 from plumbline.report.writing import write
 
-__all__ = ["Study", "read", "words", "write"]
+__all__ = [
+    "Figure",
+    "Study",
+    "diagnosis",
+    "figure",
+    "figure_names",
+    "read",
+    "save",
+    "words",
+    "write",
+]

@@ -1,4 +1,4 @@
-"""How figures look: colours that colour-blind readers can tell apart, axes, marks, number formats.
+"""How figures look: colours that colour-blind readers can tell apart, axes, marks.
 
 Colours are tokens (``@c1``, ``@text``, ``@c1/20`` for one fifth of its strength) that the page
 replaces by those of its light or dark theme. They stand only where a colour does, so that no name a
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from plumbline.report.measured import Curve
@@ -48,11 +48,6 @@ def is_second(study: Study, title: str) -> bool:
     if any(study.part(one).origin == "tuned" for one in shared):
         return study.part(title).origin != "tuned"
     return title != shared[-1]
-
-
-def symbol(study: Study, title: str) -> str:
-    """A method's mark: a ring for the paper's settings where the tuned ones are there too."""
-    return "circle-open" if is_second(study, title) else "circle"
 
 
 def dash(study: Study, title: str) -> str:
@@ -190,26 +185,3 @@ def log_axis(title: str, dtick: str | int = "D2") -> dict[str, Any]:
 def steps_axis(**options: Any) -> dict[str, Any]:
     """A horizontal axis of steps."""
     return axis("step", rangemode="tozero", **options)
-
-
-def points(value: float | None, digits: int = 1) -> str:
-    """A share as points; a dash for what is not there."""
-    return "–" if value is None else f"{100 * value:.{digits}f}"
-
-
-def plus_minus(value: float | None, spread: float | None, scale: float = 1, digits: int = 3) -> str:
-    """A mean and its standard error, for a table."""
-    if value is None:
-        return "–"
-    beside = "" if spread is None else f" ± {scale * spread:.{digits}f}"
-    return f"{scale * value:.{digits}f}{beside}"
-
-
-def short(value: float | None) -> str:
-    """A number of whatever size, for a table."""
-    return "–" if value is None else f"{value:.3g}"
-
-
-def merged(*layouts: Mapping[str, Any]) -> dict[str, Any]:
-    """Layouts added up."""
-    return {key: value for layout in layouts for key, value in layout.items()}

@@ -15,22 +15,25 @@ from typing import Any
 from scipy import stats
 
 from plumbline.fairness import Estimate, Undefined
+from plumbline.formats import finite
 from plumbline.report.reading import Run
 
 
 @dataclass(frozen=True)
 class Bend:
-    """The clipped gradient beside the true one, whose length is taken for one.
+    """The clipped gradient beside the true one (the plain mean), whose length is taken for one.
 
     Attributes:
         kept: a, how much of the true gradient is left in its own direction.
         turned: ``|c| / |g|``, how much points elsewhere.
+        size: ``|g|``.
         noise: The expected squared length of one step's noise, relative to ``|g|^2``, if known.
         readings: How many readings these are the medians of.
     """
 
     kept: float
     turned: float
+    size: float
     noise: float | None
     readings: int
 
@@ -38,6 +41,16 @@ class Bend:
     def length(self) -> float:
         """The clipped gradient's length."""
         return math.hypot(self.kept, self.turned)
+
+    @property
+    def relative(self) -> float:
+        """The norm of the bias, clipped minus true, in lengths of the true gradient."""
+        return math.hypot(1 - self.kept, self.turned)
+
+    @property
+    def norm(self) -> float:
+        """The norm of the bias."""
+        return self.relative * self.size
 
     @property
     def cosine(self) -> float:
@@ -58,24 +71,26 @@ def bend(runs: Sequence[Run], group: str | None = None, *, last: bool = False) -
         group: The group, if not all records.
         last: Only the last reading of each run.
     """
-    kept, turned, noise = [], [], []
+    kept, turned, sizes, noise = [], [], [], []
     for run in runs:
         for row in run.readings[-1:] if last else run.readings:
             found = row.get("bias") or {}
             if group is not None:
                 found = found.get("by_group", {}).get(group) or {}
-            a, c = number(found.get("magnitude")), number(found.get("relative_direction"))
-            if a is None or c is None:
+            a, c = finite(found.get("magnitude")), finite(found.get("relative_direction"))
+            size = finite(found.get("gradient_norm"))
+            if a is None or c is None or not size:
                 continue
             kept.append(a)
             turned.append(c)
-            size = number(found.get("gradient_norm"))
-            blur = number((row.get("errors") or {}).get("noise"))
-            if size and blur is not None:
+            sizes.append(size)
+            blur = finite((row.get("errors") or {}).get("noise"))
+            if blur is not None:
                 noise.append(blur / size**2)
     if not kept:
         return None
-    return Bend(median(kept), median(turned), median(noise) if noise else None, len(kept))
+    blurred = median(noise) if noise else None
+    return Bend(median(kept), median(turned), median(sizes), blurred, len(kept))
 
 
 @dataclass(frozen=True)
@@ -95,14 +110,14 @@ def curve(
     by_step: dict[int, list[float]] = {}
     for rows in rows_of_runs:
         for row in rows:
-            if (value := number(of(row))) is not None:
+            if (value := finite(of(row))) is not None:
                 by_step.setdefault(int(row["step"]), []).append(value)
-    known = {step: by_step[step] for step in sorted(by_step)}
+    ordered = {step: by_step[step] for step in sorted(by_step)}
     return Curve(
-        list(known),
-        [math.fsum(values) / len(values) for values in known.values()],
-        [min(values) for values in known.values()],
-        [max(values) for values in known.values()],
+        list(ordered),
+        [math.fsum(values) / len(values) for values in ordered.values()],
+        [min(values) for values in ordered.values()],
+        [max(values) for values in ordered.values()],
     )
 
 
@@ -113,13 +128,6 @@ def at(value: Any, *path: str) -> Any:
             return None
         value = value.get(name)
     return value
-
-
-def number(value: Any) -> float | None:
-    """A stored number; None for what is missing, undefined or infinite."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
 
 
 def mean(estimate: Estimate) -> float | None:

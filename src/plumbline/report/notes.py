@@ -70,10 +70,13 @@ NOTES: dict[str, Note] = {
     ),
     "bending": Note(
         "How clipping bends the gradient",
-        "With g the mean gradient of the probed records and the clipped mean written as a g + c, c "
-        "at a right angle to g: a is what is left of the gradient, c points elsewhere (paper 000, "
-        "Theorem 1 and Fig. 7; paper 004, Fig. 1). A learning rate 1/a times as large undoes the "
-        "first; nothing undoes the second.",
+        "The true gradient g is the plain mean gradient of the probed records, which non-private "
+        "SGD would take. The clipped mean is what the method would release before the noise: its "
+        "own gradients (on views, at BAM's weights, averaged in buckets), clipped. It is a g + c, "
+        "c at a right angle to g: a is what is left of the gradient, c points elsewhere (paper "
+        "000, Theorem 1 and Fig. 7; paper 004, Fig. 1). A learning rate 1/a times as large undoes "
+        "the first; nothing undoes the second. The bias is the difference of the two; read its "
+        "norm together with the angle.",
         "docs/clipping-or-noise.md",
     ),
     "risk": Note(
@@ -91,8 +94,11 @@ NOTES: dict[str, Note] = {
     ),
     "norms": Note(
         "Gradient lengths and the clip line",
-        "Histograms count the probed records by the norm of their gradient; no record's own norm "
-        "is stored. Where a method moves its bound, the dashed line moves with it.",
+        "The gradients are those that the method clips. Histograms count the probed records by "
+        "their norm; no record's own norm is stored. A record is clipped if it is scaled down "
+        "further than a short one would be: under Global-Adapt, records within its bound are all "
+        "scaled alike, and none of these is. Where a method moves its bound, the dashed line moves "
+        "with it.",
         "docs/clipping-or-noise.md",
     ),
     "symmetry": Note(
@@ -107,6 +113,12 @@ NOTES: dict[str, Note] = {
         "Eigenvalues come from Lanczos runs on the probed records; the plane of the landscape is "
         "random and filter-normalised, so that planes of different models can be compared (paper "
         "002, Figs. 5, 8 and 9).",
+        "docs/clipping-or-noise.md",
+    ),
+    "others": Note(
+        "Other measurements",
+        "Every diagnostic that a recipe can name is on this page; those without a section of their "
+        "own are here, number by number: curves are means over seeds, with their range.",
         "docs/clipping-or-noise.md",
     ),
     "sensitivity": Note(

@@ -173,6 +173,39 @@
     });
   });
 
+  // Saving: a figure by itself, with a title and a legend, in light colours.
+
+  function alone(figure, off) {
+    root.classList.add("printing");
+    var paint = palette();
+    var traces = painted(figure.data, "data", paint);
+    traces.forEach(function (trace) {
+      trace.showlegend = false;
+      if (off[trace.legendgroup]) trace.visible = false;
+    });
+    var own = layout(figure, paint, figure.saved.layout.width);
+    var beside = painted(figure.saved, "saved", paint);
+    Object.assign(own, beside.layout);
+    own.margin = Object.assign({}, own.margin, { t: own.margin.t + beside.top });
+    root.classList.remove("printing");
+    var legend = beside.data.filter(function (entry, at) { return !off[figure.saved.names[at]]; });
+    return { data: traces.concat(legend), layout: own };
+  }
+
+  document.querySelectorAll(".save button").forEach(function (button) {
+    button.addEventListener("click", function () {
+      var div = button.closest("figure").querySelector(".plot");
+      var figure = figures[div.id];
+      Plotly.downloadImage(alone(figure, hiddenKeys(div)), {
+        format: button.dataset.format,
+        filename: div.id,
+        width: figure.saved.layout.width,
+        height: figure.saved.layout.height,
+        scale: button.dataset.format === "png" ? 2 : 1
+      });
+    });
+  });
+
   // Light and dark.
 
   document.getElementById("theme").addEventListener("click", function () {

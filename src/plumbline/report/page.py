@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any
 
 from plumbline.diagnostics import NOT_COVERED
+from plumbline.formats import degrees, finite, number, percent, points
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.report import verdict
 from plumbline.report.bundle import plotly
 from plumbline.report.measured import bend, mean
 from plumbline.report.notes import NOTES
 from plumbline.report.reading import Study
+from plumbline.report.saving import saved
 from plumbline.report.section import Figure, Grid, Html, Key, Part, Section, Tabs
 from plumbline.report.sections import SECTIONS
 
@@ -137,13 +138,14 @@ def _tiles(study: Study) -> list[tuple[str, str, str]]:
     for title, name in ((free, "without privacy"), (top, "best private")):
         value = None if title is None else mean(study.row(title).seeds.overall["accuracy"])
         if title is not None and value is not None:
-            found.append((name, f"{100 * value:.1f}%", title))
+            found.append((name, percent(value), title))
     if first is not None and (bent := bend(study.runs[first])) is not None:
-        found.append(("clipping turns by", f"{bent.degrees:.0f}°", first))
+        bias = f"bias {number(bent.relative, digits=2)} of |g|, {first}"
+        found.append(("clipping turns by", degrees(bent.degrees), bias))
     if first is not None and study.groups and (cost := study.row(first).cost) is not None:
-        gap = cost.privacy_cost.gap.value
-        if isinstance(gap, float) and math.isfinite(gap):
-            found.append(("groups apart by", f"{100 * gap:.1f}", f"points, {first}"))
+        gap = finite(cost.privacy_cost.gap.value)
+        if gap is not None:
+            found.append(("groups apart by", points(gap), f"points, {first}"))
     return found
 
 
@@ -213,6 +215,7 @@ def _figure(figure: Figure, name: str, figures: dict[str, Any]) -> str:
     figures[figure.name] = {
         "data": [dict(trace) for trace in figure.traces],
         "layout": {**figure.layout, "height": figure.height},
+        "saved": saved(figure),
     }
     keys = "".join(_key(key) for key in figure.keys)
     legend = f'<div class="keys">{keys}</div>' if len(figure.keys) > 1 else ""
@@ -222,7 +225,9 @@ def _figure(figure: Figure, name: str, figures: dict[str, Any]) -> str:
 {title}{legend}<div class="plot" id="{figure.name}" style="height:{figure.height}px" role="img"
 aria-label="{sentence}"></div>
 <figcaption>{sentence} {_how(name)}</figcaption>
-<details class="data"><summary>Data</summary>{_grid(figure.data)}</details>
+<div class="under"><details class="data"><summary>Data</summary>{_grid(figure.data)}</details>
+<span class="save">Save <button type="button" data-format="svg">SVG</button>
+<button type="button" data-format="png">PNG</button></span></div>
 </figure>"""
 
 

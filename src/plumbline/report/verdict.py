@@ -13,8 +13,9 @@ from collections.abc import Mapping, Sequence
 from plumbline.diagnostics import Bias, ErrorParts, Evidence, Undefined, Verdict, verdict
 from plumbline.diagnostics.verdict import UNEVEN
 from plumbline.fairness import Estimate, compare_to
+from plumbline.formats import finite, number, percent, points, short
 from plumbline.mechanism.rounding import rounded_up
-from plumbline.report.measured import Bend, at, bend, error, mean, number
+from plumbline.report.measured import Bend, at, bend, error, mean
 from plumbline.report.reading import Study
 
 SIGNIFICANT = 0.05
@@ -86,7 +87,7 @@ def diagnosis(study: Study, title: str) -> Verdict | None:
     return verdict(
         Evidence(
             bias=_bias(bent),
-            errors=None if bent.noise is None else ErrorParts(0.0, bent.noise, 0.0, bent.noise),
+            errors=None if bent.noise is None else _errors(bent.noise * bent.size**2),
             steps=study.runs[title][0].result.steps,
             cost_by_group={g: 100 * v for g, e in costs.items() if (v := mean(e)) is not None},
             direction_by_group=direction_risk(study, title),
@@ -100,7 +101,7 @@ def direction_risk(study: Study, title: str) -> dict[str, float]:
     found: dict[str, float] = {}
     rows = [row for run in study.runs[title] for row in run.readings]
     for group in study.groups:
-        values = [number(at(row, "excessive_risk", group, "direction")) for row in rows]
+        values = [finite(at(row, "excessive_risk", group, "direction")) for row in rows]
         known = [value for value in values if value is not None]
         if known:
             found[group] = math.fsum(known) / len(known)
@@ -114,8 +115,8 @@ def _cost(study: Study) -> str:
     row = study.row(title)
     at_epsilon = f"At epsilon {rounded_up(row.epsilon)} (delta {study.recipe.budget.delta:g})"
     if row.cost is None:
-        reached = _percent(row.seeds.overall["accuracy"])
-        by_group = [f"{g} {_percent(row.seeds.by_group[g]['accuracy'])}" for g in study.groups]
+        reached = _share(row.seeds.overall["accuracy"])
+        by_group = [f"{g} {_share(row.seeds.by_group[g]['accuracy'])}" for g in study.groups]
         beside = f" ({', '.join(by_group)})" if by_group else ""
         return (
             f"{at_epsilon}, {title} reached an accuracy of {reached}{beside}. Without a "
@@ -156,17 +157,17 @@ def _settings(study: Study) -> str:
     )
     if part <= 0.05:
         return (
-            f"Other settings do not help: {other} lost {100 * new:.1f} points overall, {title} "
-            f"{100 * old:.1f}."
+            f"Other settings do not help: {other} lost {points(new)} points overall, {title} "
+            f"{points(old)}."
         )
-    now = "nothing" if new <= 0 else f"{100 * new:.1f} points"
-    share = "All of it" if part >= 0.995 else f"{100 * part:.0f}% of that"
+    now = "nothing" if new <= 0 else f"{points(new)} points"
+    share = "All of it" if part >= 0.995 else f"{percent(part, digits=0)} of that"
     doubt = " The seeds vary about as much as that." if unsure else ""
     if new < -_FEW:
         doubt += " The non-private runs were not at their best either."
     return (
         f"{share} was {what}, not privacy: {other}, {changed}, lost {now} overall, not "
-        f"{100 * old:.1f}.{doubt}"
+        f"{points(old)}.{doubt}"
     )
 
 
@@ -187,7 +188,8 @@ def _clipping(study: Study) -> str:
         return f"Clipping in {title} turned the gradient around: its steps went uphill."
     text = (
         f"Clipping in {title} left {_digits(100 * bent.kept)}% of the gradient's length in its own "
-        f"direction and turned it by {bent.degrees:.0f} degrees (cosine {bent.cosine:.2f})"
+        f"direction and turned it by {bent.degrees:.0f} degrees (cosine {bent.cosine:.2f}); "
+        f"{_told_bias(bent)}"
     )
     turned = f"{bent.turned / bent.kept:.2f} times what is left"
     if found.cause == "clipping direction":
@@ -214,7 +216,8 @@ def _loss_left(study: Study, tuned: str) -> str:
         return ""
     text = (
         f"What is left is in the loss: that of {tuned} is {own:.2f} above the non-private one, and "
-        f"clipping turns its gradient by {bent.degrees:.0f} degrees, which no learning rate mends."
+        f"clipping turns its gradient by {bent.degrees:.0f} degrees, which no learning rate mends "
+        f"({_told_bias(bent)})."
     )
     known = {title: value for title, value in left.items() if value is not None}
     least = min(known, key=lambda title: known[title])
@@ -255,10 +258,10 @@ def _best(study: Study) -> str:
         return ""
     own = study.row(title).seeds.overall["accuracy"]
     if title == first:
-        return f"No other private method here is more accurate than {first} ({_percent(own)})."
+        return f"No other private method here is more accurate than {first} ({_share(own)})."
     gain = (_accuracy(study, title) or 0.0) - (_accuracy(study, first) or 0.0)
     text = (
-        f"The most accurate private method is {title}: {_percent(own)}, {100 * gain:.1f} points "
+        f"The most accurate private method is {title}: {_share(own)}, {points(gain)} points "
         f"above {first}{_significance(study, first, title)}."
     )
     cost = study.row(title).cost
@@ -269,7 +272,9 @@ def _best(study: Study) -> str:
     if bent is not None and plain is not None and bent.kept > 0 and plain.kept > 0:
         text += (
             f" Its clipping turns the gradient by {bent.degrees:.0f} degrees, that of {first} by "
-            f"{plain.degrees:.0f}."
+            f"{plain.degrees:.0f}; the bias is {number(bent.relative, digits=2)} and "
+            f"{number(plain.relative, digits=2)} times the gradient's length (norms "
+            f"{short(bent.norm)} and {short(plain.norm)})."
         )
     return text
 
@@ -333,7 +338,7 @@ def _lost(costs: Mapping[str, Estimate], unit: str) -> str:
         value, spread = mean(estimate), error(estimate)
         if value is None:
             continue
-        said = f"{100 * abs(value):.1f}" + ("" if spread is None else f" ± {100 * spread:.1f}")
+        said = points(abs(value), spread)
         own = "lost" if value >= 0 else "gained"
         beside = f" for {group}" if group else ""
         parts.append(f"{f'{own} ' if own != verb else ''}{said}{'' if verb else unit}{beside}")
@@ -345,11 +350,13 @@ def _digits(value: float) -> str:
     return f"{value:.0f}" if value >= 9.5 else f"{value:.1g}"
 
 
-def _percent(estimate: Estimate) -> str:
-    value, spread = mean(estimate), error(estimate)
-    if value is None:
-        return "unknown"
-    return f"{100 * value:.1f}" + ("%" if spread is None else f" ± {100 * spread:.1f}%")
+def _share(estimate: Estimate) -> str:
+    return percent(estimate.mean, estimate.standard_error)
+
+
+def _told_bias(bent: Bend) -> str:
+    """The norm alone would hide that a gradient is not turned back."""
+    return f"the bias is {bent.relative:.2f} times its length (norm {short(bent.norm)})"
 
 
 def _accuracy(study: Study, title: str) -> float | None:
@@ -357,17 +364,20 @@ def _accuracy(study: Study, title: str) -> float | None:
 
 
 def _bias(bent: Bend) -> Bias:
-    off = math.hypot(1 - bent.kept, bent.turned)
     return Bias(
-        gradient_norm=1.0,
-        clipped_norm=bent.length,
-        norm=off,
-        relative=off,
+        gradient_norm=bent.size,
+        clipped_norm=bent.length * bent.size,
+        norm=bent.norm,
+        relative=bent.relative,
         magnitude=bent.kept,
-        direction=bent.turned,
+        direction=bent.turned * bent.size,
         relative_direction=bent.turned,
         cosine=bent.cosine,
     )
+
+
+def _errors(noise: float) -> ErrorParts:
+    return ErrorParts(0.0, noise, 0.0, noise)
 
 
 def _listed(parts: Sequence[str]) -> str:

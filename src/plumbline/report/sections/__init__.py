@@ -13,6 +13,7 @@ from plumbline.report.sections import (
     curves,
     epsilons,
     norms,
+    others,
     progress,
     results,
     risk,
@@ -36,6 +37,7 @@ SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
     norms.section,
     symmetry.section,
     curvature.section,
+    others.section,
     sensitivity.section,
     settings.section,
 )

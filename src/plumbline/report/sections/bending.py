@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from plumbline.diagnostics import NOT_COVERED
+from plumbline.formats import angle, degrees, finite, number, short
 from plumbline.report import figures as f
-from plumbline.report.measured import Bend, at, bend, curve, number
+from plumbline.report.curve_figures import of_methods
+from plumbline.report.measured import Bend, at, bend
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Key, Part, Section, Tabs
 
@@ -14,7 +17,7 @@ _ALONG = "the median over its readings"
 
 
 def section(study: Study) -> Section | None:
-    """The vectors, the angle over training, the angle by group, and the error by cause."""
+    """The vectors, the bias over training, the angle by group, and the error by cause."""
     bends = {t: found for t in study.measured("bias") if (found := bend(study.runs[t])) is not None}
     clipped = {title: found for title, found in bends.items() if not study.is_free(title)}
     if not clipped:
@@ -28,7 +31,7 @@ def section(study: Study) -> Section | None:
         panels["Direction at the end"] = [
             _vectors(study, ends, "end", "at the last reading of each run")
         ]
-    parts: list[Part] = [Tabs("Vectors", panels), _angles(study, list(clipped))]
+    parts: list[Part] = [Tabs("Vectors", panels), _bias(study, list(clipped))]
     if study.groups:
         parts.append(_groups(study, list(clipped)))
     if errors := _errors(study):
@@ -36,8 +39,8 @@ def section(study: Study) -> Section | None:
     return Section(
         "bending",
         "How clipping bends the gradient",
-        "Clipping shortens the mean gradient, which a learning rate can mend, and turns it, which "
-        "none can.",
+        "What a method releases, before the noise, beside the plain mean gradient: clipping "
+        "shortens it, which a learning rate can mend, and turns it, which none can.",
         parts,
         NOT_COVERED,
     )
@@ -67,15 +70,23 @@ def _vectors(study: Study, bends: dict[str, Bend], kind: str, when: str) -> Figu
             }
         )
         traces.append(
-            _tip(x, y, title, tint, f"length {found.length:.2f}, {found.degrees:.0f}° off")
+            _tip(x, y, title, tint, f"bias {found.relative:.2f} |g|, {found.degrees:.0f}° off")
         )
     traces.append(_tip(1.0, 0.0, "true gradient", "@text", "length 1"))
     left, right = min(x for x, _ in tips), max(x for x, _ in tips)
     top = max(y for _, y in tips)
     room = 0.08 * max(right - left, top)
     rows = [
-        [t, f"{b.kept:.3f}", f"{b.turned:.3f}", f"{b.degrees:.1f}°", f"{b.readings}"]
-        for t, b in bends.items()
+        [
+            title,
+            number(found.kept),
+            number(found.turned),
+            short(found.norm),
+            number(found.relative),
+            degrees(found.degrees, 1),
+            f"{found.readings}",
+        ]
+        for title, found in bends.items()
     ]
     what = "only its direction matters here" if unit else "its length is taken for 1"
     return Figure(
@@ -97,7 +108,9 @@ def _vectors(study: Study, bends: dict[str, Bend], kind: str, when: str) -> Figu
             "shapes": shapes,
             "hovermode": "closest",
         },
-        Grid(["method", "left of it", "away from it", "angle", "readings"], rows),
+        Grid(
+            ["method", "left of it", "away from it", "bias", "relative", "angle", "readings"], rows
+        ),
         [Key("true gradient", "@text", "line"), *f.method_keys(study, list(bends))],
         height=330,
     )
@@ -136,26 +149,41 @@ def _tip(x: float, y: float, name: str, tint: str, said: str) -> dict[str, Any]:
     }
 
 
-def _angles(study: Study, titles: list[str]) -> Figure:
-    """The cosine over training."""
-    traces, rows = [], []
-    for title in titles:
-        own = curve(
-            [run.readings for run in study.runs[title]], lambda row: at(row, "bias", "cosine")
-        )
-        tint, dash = f.colour(study, title), f.dash(study, title)
-        traces += f.line(title, own, tint, dash=dash, hover=".3f")
-        rows += [[title, f"{s:,}", f"{m:.3f}"] for s, m in zip(own.steps, own.mean, strict=True)]
+_PANELS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
+    "norm": ("norm of the bias", "y", lambda value: value),
+    "relative": ("relative to |g|", "y2", lambda value: value),
+    "cosine": ("angle (°)", "y3", angle),
+}
+
+
+def _bias(study: Study, titles: list[str]) -> Figure:
+    """The bias over training: its norm, its relative norm, and the angle, below each other."""
+    traces: list[dict[str, Any]] = []
+    cells: dict[tuple[str, int], list[str]] = {}
+    for name, (_, axis, of) in _PANELS.items():
+        lines = of_methods(study, titles, lambda row, name=name, of=of: of(at(row, "bias", name)))  # type: ignore[misc]
+        for title, one in lines.items():
+            drawn = f.line(title, one.curve, one.colour, dash=one.dash, hover=".3g")
+            traces += [{**trace, "yaxis": axis} for trace in drawn]
+            for step, value in zip(one.curve.steps, one.curve.mean, strict=True):
+                cells.setdefault((title, step), []).append(short(value))
+    rows = [[title, f"{step:,}", *own] for (title, step), own in cells.items()]
+    heights = ([0.7, 1.0], [0.35, 0.65], [0.0, 0.3])
+    axes = {
+        axis.replace("y", "yaxis"): f.axis(words, domain=domain, rangemode="tozero", nticks=4)
+        for (words, axis, _), domain in zip(_PANELS.values(), heights, strict=True)
+    }
     return Figure(
-        "bending-cosine",
-        "Does it still point the right way?",
-        "The cosine of the clipped and the true mean gradient along training: 1 is the same "
-        "direction, 0 a right angle.",
+        "bending-bias",
+        "The bias along training",
+        "How far the clipped mean gradient lies from the true one: the norm of the difference, "
+        "the same in lengths of the true gradient, and the angle between the two. A method can "
+        "lower the first without turning the gradient back.",
         traces,
-        {"xaxis": f.steps_axis(), "yaxis": f.axis("cosine"), "shapes": []},
-        Grid(["method", "step", "cosine"], rows, caption="Cosine over steps"),
+        {"xaxis": f.steps_axis(anchor="y3"), **axes},
+        Grid(["method", "step", "norm", "relative", "angle (°)"], rows, caption="Bias over steps"),
         f.method_keys(study, titles),
-        wide=False,
+        height=520,
     )
 
 
@@ -163,6 +191,7 @@ def _groups(study: Study, titles: list[str]) -> Figure:
     """The angle of each group's own clipped gradient."""
     traces: list[dict[str, Any]] = []
     rows = [[title] for title in titles]
+    head = ["method", *(f"{group}{what}" for group in study.groups for what in ("", ", bias"))]
     gap = min(0.22, 0.66 / len(study.groups))
     for place, group in enumerate(study.groups):
         found = [bend(study.runs[title], group) for title in titles]
@@ -185,7 +214,8 @@ def _groups(study: Study, titles: list[str]) -> Figure:
             }
         )
         for row, one in zip(rows, found, strict=True):
-            row.append("–" if one is None else f"{one.degrees:.1f}°")
+            row.append(degrees(one and one.degrees, 1))
+            row.append(number(one and one.relative))
     return Figure(
         "bending-groups",
         "Whose gradient is turned",
@@ -198,10 +228,9 @@ def _groups(study: Study, titles: list[str]) -> Figure:
             "margin": f.margins(titles),
             "hovermode": "closest",
         },
-        Grid(["method", *study.groups], rows, caption="Angle by group"),
+        Grid(head, rows, caption="Angle, and bias in lengths of the true gradient, by group"),
         f.group_keys(study.groups),
         height=110 + 52 * len(titles),
-        wide=False,
     )
 
 
@@ -216,7 +245,7 @@ def _errors(study: Study) -> Figure | None:
             continue
         readings = [row["errors"] for run in study.runs[title] for row in run.readings]
         known = [
-            {name: value for name in _CAUSES if (value := number(one.get(name))) is not None}
+            {name: value for name in _CAUSES if (value := finite(one.get(name))) is not None}
             for one in readings
         ]
         whole = [one for one in known if len(one) == len(_CAUSES) and sum(one.values()) > 0]

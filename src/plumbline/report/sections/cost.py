@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from plumbline.fairness import NOT_COVERED, CostByGroup, Estimate, Undefined
+from plumbline.fairness import NOT_COVERED, CostByGroup, Estimate
+from plumbline.formats import number, points
 from plumbline.report import figures as f
-from plumbline.report.measured import error, mean
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Key, Part, Section, Tabs
-from plumbline.report.sections.results import dots
+from plumbline.report.sections.results import cell, dots
 
 
 def section(study: Study) -> Section | None:
@@ -52,9 +52,9 @@ def _figure(
     rows = []
     for place, method in enumerate(titles):
         gap = costs[method].gap
-        apart = "–" if isinstance(gap.value, Undefined) else f"{scale * gap.value:.{digits}f}"
-        cells = [_cell(own[place], scale, digits) for own in series.values()]
-        rows.append([method, _cell(costs[method].overall, scale, digits), *cells, apart])
+        apart = (points if scale == 100 else number)(gap.value, digits=digits)
+        cells = [cell(own[place], scale, digits) for own in series.values()]
+        rows.append([method, cell(costs[method].overall, scale, digits), *cells, apart])
     interval = " Lines are 95% intervals of the mean over seeds." if study.seeds > 1 else ""
     return Figure(
         f"cost-{metric}",
@@ -79,9 +79,3 @@ def _figure(
         keys,
         height=90 + len(titles) * (34 + 18 * len(series)),
     )
-
-
-def _cell(estimate: Estimate | None, scale: float, digits: int) -> str:
-    if estimate is None:
-        return "–"
-    return f.plus_minus(mean(estimate), error(estimate), scale, digits)

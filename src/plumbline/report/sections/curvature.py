@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from plumbline.diagnostics import NOT_COVERED, Density
+from plumbline.formats import finite, short
 from plumbline.report import figures as f
-from plumbline.report.measured import at, curve, number
+from plumbline.report.curve_figures import of_groups, over_steps
 from plumbline.report.reading import Study
-from plumbline.report.section import Figure, Grid, Key, Part, Section, Tabs
+from plumbline.report.section import Figure, Grid, Part, Section, Tabs
 
 
 def section(study: Study) -> Section | None:
@@ -16,7 +17,8 @@ def section(study: Study) -> Section | None:
     parts: list[Part] = []
     if titles := study.measured("hessian"):
         parts.append(Tabs("Method", {title: [_along(study, title)] for title in titles}))
-    parts += [figure for figure in (_largest(study), _density(study)) if figure]
+    ends = (_largest(study), _density(study), _interpolation(study))
+    parts += [figure for figure in ends if figure]
     maps = {t: found for t in study.titles if (found := _landscape(study, t)) is not None}
     if maps:
         parts.append(Tabs("Method", {title: [figure] for title, figure in maps.items()}))
@@ -33,22 +35,18 @@ def section(study: Study) -> Section | None:
 
 
 def _along(study: Study, title: str) -> Figure:
-    readings = [run.readings for run in study.runs[title]]
-    lines = {"all": "@text"} | {g: f.group_colour(i) for i, g in enumerate(study.groups)}
-    traces, rows = [], []
-    for whose, tint in lines.items():
-        own = curve(readings, lambda row, whose=whose: at(row, "hessian", whose))  # type: ignore[misc]
-        traces += f.line(whose, own, tint)
-        rows += [[whose, f"{s:,}", f.short(m)] for s, m in zip(own.steps, own.mean, strict=True)]
-    return Figure(
+    colours = {"all": "@text"} | {g: f.group_colour(i) for i, g in enumerate(study.groups)}
+    return over_steps(
         f"curvature-along-{study.titles.index(title)}",
         "The largest eigenvalue along training",
         f"The largest eigenvalue of the Hessian of each group's loss, with {title}: how sharp the "
         "loss is in its sharpest direction.",
-        traces,
-        {"xaxis": f.steps_axis(), "yaxis": f.axis("largest eigenvalue", rangemode="tozero")},
-        Grid(["records", "step", "eigenvalue"], rows, caption="Largest eigenvalue over steps"),
-        [Key(whose, tint, "line") for whose, tint in lines.items()],
+        of_groups(study, title, lambda whose: ("hessian", whose), colours),
+        f.axis("largest eigenvalue", rangemode="tozero"),
+        whose="records",
+        what="eigenvalue",
+        hover=".4g",
+        wide=True,
     )
 
 
@@ -82,7 +80,7 @@ def _largest(study: Study) -> Figure | None:
         for title, values in found.items()
     ]
     rows = [
-        [t, *(f.short(v) for v in values), *["–"] * (count - len(values))]
+        [t, *(short(v) for v in values), *["–"] * (count - len(values))]
         for t, values in found.items()
     ]
     return Figure(
@@ -125,7 +123,7 @@ def _density(study: Study) -> Figure | None:
             }
         )
         rows += [
-            [title, f.short(v), f.short(w)]
+            [title, short(v), short(w)]
             for v, w in zip(found["values"], found["weights"], strict=True)
         ]
     if not traces:
@@ -146,14 +144,41 @@ def _density(study: Study) -> Figure | None:
     )
 
 
+def _interpolation(study: Study) -> Figure | None:
+    found = {t: one for t in study.titles if (one := _final(study, t, "interpolation"))}
+    if not found:
+        return None
+    traces, rows = [], []
+    for title, one in found.items():
+        places, losses = one["positions"], [finite(value) for value in one["losses"]]
+        rows += [[title, f"{a:.2f}", short(b)] for a, b in zip(places, losses, strict=True)]
+        tint = {"color": f.colour(study, title), "width": 2, "dash": f.dash(study, title)}
+        common = {"name": f.label(title, 40), "legendgroup": title, "hovertemplate": "%{y:.3g}"}
+        line = {"type": "scatter", "mode": "lines", "x": places, "y": losses, "line": tint}
+        traces.append({**line, **common})
+    return Figure(
+        "curvature-interpolation",
+        "From the first weights to the last",
+        "The loss on the straight line from where training started (0) to where it ended (1), and "
+        "a little beyond both.",
+        traces,
+        {
+            "xaxis": f.axis("position"),
+            "yaxis": f.axis("loss", rangemode="tozero"),
+            "shapes": [f.rule(1.0)],
+        },
+        Grid(["method", "position", "loss"], rows, caption="Loss along the line"),
+        f.method_keys(study, list(found)),
+    )
+
+
 def _landscape(study: Study, title: str) -> Figure | None:
     found = _final(study, title, "landscape")
     if not found:
         return None
-    steps, losses = found["steps"], [[number(v) for v in row] for row in found["losses"]]
+    steps, losses = found["steps"], [[finite(v) for v in row] for row in found["losses"]]
     rows = [
-        [f"{s:.2f}", *(f.short(value) for value in row)]
-        for s, row in zip(steps, losses, strict=True)
+        [f"{s:.2f}", *(short(value) for value in row)] for s, row in zip(steps, losses, strict=True)
     ]
     return Figure(
         f"curvature-landscape-{study.titles.index(title)}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plumbline.fairness import NOT_COVERED
+from plumbline.formats import short
 from plumbline.report import figures as f
 from plumbline.report.measured import at, curve
 from plumbline.report.reading import Study
@@ -40,7 +41,7 @@ def _figure(study: Study, metric: str, group: str | None) -> Figure:
         own = curve(runs, value)
         colour, dash = f.colour(study, title), f.dash(study, title)
         traces += f.line(title, own, colour, dash=dash, hover=".1f" if scale > 1 else ".3f")
-        rows += [[title, f"{s:,}", f.short(m)] for s, m in zip(own.steps, own.mean, strict=True)]
+        rows += [[title, f"{s:,}", short(m)] for s, m in zip(own.steps, own.mean, strict=True)]
     band = " Bands are the range over seeds." if study.seeds > 1 else ""
     whom = "the test records" if group is None else f"the test records of {group}"
     place = 0 if group is None else 1 + study.groups.index(group)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plumbline.fairness import NOT_COVERED
+from plumbline.formats import number, points
 from plumbline.report import figures as f
 from plumbline.report.measured import error, half_width, mean
 from plumbline.report.reading import Study
@@ -72,7 +73,7 @@ def _figure(study: Study, metric: str) -> Figure:
             [
                 title,
                 "∞" if flat else f"{epsilon:g}",
-                f.plus_minus(value / scale, error(estimate), scale, digits),
+                _shown(metric, mean(estimate), error(estimate)),
             ]
             for epsilon, (value, _, estimate) in known.items()
         ]
@@ -96,3 +97,7 @@ def _figure(study: Study, metric: str) -> Figure:
         f.method_keys(study, study.titles),
         wide=False,
     )
+
+
+def _shown(metric: str, value: float | None, spread: float | None) -> str:
+    return points(value, spread) if metric == "accuracy" else number(value, spread)

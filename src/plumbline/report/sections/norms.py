@@ -6,8 +6,9 @@ import itertools
 from typing import Any
 
 from plumbline.diagnostics import NOT_COVERED
+from plumbline.formats import finite, percent, short
 from plumbline.report import figures as f
-from plumbline.report.measured import Curve, at, curve, number
+from plumbline.report.measured import Curve, at, curve
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Key, Part, Section, Tabs
 
@@ -24,8 +25,9 @@ def section(study: Study) -> Section | None:
     return Section(
         "norms",
         "Gradient lengths and the clip line",
-        "Every gradient longer than the clip bound is shortened to it; the further the lengths lie "
-        "apart, the more that bends their mean.",
+        "The gradients that the method clips: those longer than the clip line are scaled down "
+        "further than the others; the further the lengths lie apart, the more that bends their "
+        "mean.",
         [Tabs("Method", panels)],
         NOT_COVERED,
     )
@@ -73,19 +75,19 @@ def _histogram(study: Study, title: str) -> Figure | None:
             }
         )
         keys.append(Key(group, f.group_colour(place), "line"))
-    clip = number(last.get("clip"))
-    shapes = [] if clip is None else [f.rule(clip, text=f" clip {clip:.3g}")]
-    share = number(last.get("clipped"))
-    said = "" if clip is None or share is None else f"; {100 * share:.0f}% lie beyond the clip line"
+    clip = finite(last.get("clip"))
+    shapes = [] if clip is None else [f.rule(clip, text=f" clip {short(clip)}")]
+    share = finite(last.get("clipped"))
+    said = "" if share is None else f"; {percent(share, digits=0)} are clipped"
     rows = [
-        [f"{low:.3g} to {high:.3g}", *(str(own[place]) for own in counts.values())]
+        [f"{short(low)} to {short(high)}", *(str(own[place]) for own in counts.values())]
         for place, (low, high) in enumerate(itertools.pairwise(edges))
     ]
     return Figure(
         f"norms-histogram-{study.titles.index(title)}",
         "At the end of training",
-        f"The norms of the probed records' gradients after the last step of {title}{said}. Lines "
-        "are the groups' own distributions.",
+        f"The norms of the gradients that {title} clips, of the probed records after the last "
+        f"step{said}. Lines are the groups' own distributions.",
         traces,
         {
             "xaxis": f.log_axis("gradient norm"),
@@ -121,7 +123,7 @@ def _fan(study: Study, title: str) -> Figure | None:
         traces += f.line("clip bound", flat, "@text", dash="dash")
         keys.append(Key("clip bound", "@text", "dash"))
     rows = [
-        [f"{step:,}", *(f.short(own.mean[place]) for own in (low, first, middle, third, high))]
+        [f"{step:,}", *(short(own.mean[place]) for own in (low, first, middle, third, high))]
         for place, step in enumerate(middle.steps)
         if all(own.steps == middle.steps for own in (low, first, third, high))
     ]

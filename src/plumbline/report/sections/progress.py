@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from plumbline.diagnostics import NOT_COVERED
 from plumbline.report import figures as f
-from plumbline.report.measured import at, curve
+from plumbline.report.curve_figures import of_groups, over_steps
 from plumbline.report.reading import Study
-from plumbline.report.section import Figure, Grid, Key, Part, Section, Tabs
+from plumbline.report.section import Figure, Part, Section, Tabs
 
+_ALL = "all records"
 _SHOWN = {
     "loss": ("Training loss", "The loss on the probed training records"),
-    "gradient_norm": ("Length of the mean gradient", "The norm of the mean gradient"),
+    "gradient_norm": ("Length of the mean gradient", "The norm of the plain mean gradient"),
 }
 
 
@@ -33,26 +34,18 @@ def section(study: Study) -> Section | None:
 
 def _figure(study: Study, title: str, name: str) -> Figure:
     shown, sentence = _SHOWN[name]
-    readings = [run.readings for run in study.runs[title]]
-    lines: dict[str, tuple[tuple[str, ...], str]] = {
-        "all records": (("progress", name), "@text"),
-        **{
-            group: (("progress", f"{name}_by_group", group), f.group_colour(place))
-            for place, group in enumerate(study.groups)
-        },
-    }
-    traces, rows = [], []
-    for whose, (path, tint) in lines.items():
-        own = curve(readings, lambda row, path=path: at(row, *path))  # type: ignore[misc]
-        traces += f.line(whose, own, tint, hover=".3f")
-        rows += [[whose, f"{s:,}", f.short(m)] for s, m in zip(own.steps, own.mean, strict=True)]
-    return Figure(
+
+    def path(whose: str) -> tuple[str, ...]:
+        return ("progress", name) if whose == _ALL else ("progress", f"{name}_by_group", whose)
+
+    colours = {_ALL: "@text"} | {g: f.group_colour(i) for i, g in enumerate(study.groups)}
+    return over_steps(
         f"progress-{name.replace('_', '-')}-{study.titles.index(title)}",
         shown,
         f"{sentence} of each group after each step, with {title}.",
-        traces,
-        {"xaxis": f.steps_axis(), "yaxis": f.axis(shown.lower(), rangemode="tozero")},
-        Grid(["records", "step", shown.lower()], rows, caption=f"{shown} over steps"),
-        [Key(whose, tint, "line") for whose, (_, tint) in lines.items()],
-        wide=False,
+        of_groups(study, title, path, colours),
+        f.axis(shown.lower(), rangemode="tozero"),
+        whose="records",
+        what=shown.lower(),
+        hover=".3f",
     )

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 from plumbline.fairness import NOT_COVERED, Estimate
+from plumbline.formats import MISSING, number, points
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.report import figures as f
-from plumbline.report.measured import error, half_width, mean
+from plumbline.report.measured import half_width, mean
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Key, Part, Section, Tabs
 
@@ -89,7 +90,7 @@ def _figure(study: Study, metric: str) -> Figure:
     symbols = ["circle", *(f.group_symbol(i) for i in range(len(study.groups)))]
     most = 100.0 if metric == "accuracy" else math.inf
     rows = [
-        [title, *(_cell(own[place], scale, digits) for own in series.values())]
+        [title, *(cell(own[place], scale, digits) for own in series.values())]
         for place, title in enumerate(titles)
     ]
     interval = " Lines are 95% intervals of the mean over seeds." if study.seeds > 1 else ""
@@ -120,10 +121,11 @@ def _table(study: Study) -> Grid:
     for title in study.titles:
         row = study.row(title)
         cells = [title, rounded_up(row.epsilon, infinite="∞")]
-        cells += [_cell(row.seeds.overall[m], s, d) for m, (_, s, _, d) in _METRICS.items()]
-        cells += [_cell(row.seeds.by_group[group]["accuracy"], 100.0, 1) for group in groups]
+        cells += [cell(row.seeds.overall[m], s, d) for m, (_, s, _, d) in _METRICS.items()]
+        cells += [cell(row.seeds.by_group[group]["accuracy"], 100.0, 1) for group in groups]
         tests = {} if study.table.tests is None else study.table.tests.tests
-        cells += [f"{tests[title].adjusted:.3f}" if title in tests else "–", f"{row.seconds:.0f}"]
+        p = tests[title].adjusted if title in tests else None
+        cells += [number(p), f"{row.seconds:.0f}"]
         rows.append(cells)
     caption = "Mean ± standard error over seeds."
     if study.table.tests is not None:
@@ -134,7 +136,9 @@ def _table(study: Study) -> Grid:
     return Grid(head, rows, caption=caption)
 
 
-def _cell(estimate: Estimate | None, scale: float, digits: int) -> str:
+def cell(estimate: Estimate | None, scale: float, digits: int) -> str:
+    """A mean with its standard error, as points where ``scale`` is 100."""
     if estimate is None:
-        return "–"
-    return f.plus_minus(mean(estimate), error(estimate), scale, digits)
+        return MISSING
+    written = points if scale == 100 else number
+    return written(estimate.mean, estimate.standard_error, digits)

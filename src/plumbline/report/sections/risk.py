@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 from plumbline.diagnostics import NOT_COVERED
+from plumbline.formats import finite, short
 from plumbline.report import figures as f
-from plumbline.report.measured import at, curve, number
+from plumbline.report.curve_figures import of_groups, over_steps
+from plumbline.report.measured import at
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Key, Part, Section, Tabs
 
@@ -49,7 +51,7 @@ def _parts(study: Study, title: str) -> Figure:
     for cause in _CAUSES:
         found[cause] = []
         for group in groups:
-            values = [number(at(row, "excessive_risk", group, cause)) for row in rows]
+            values = [finite(at(row, "excessive_risk", group, cause)) for row in rows]
             known = [value for value in values if value is not None]
             found[cause].append(math.fsum(known) / len(known) if known else None)
     traces: list[dict[str, Any]] = [
@@ -65,7 +67,7 @@ def _parts(study: Study, title: str) -> Figure:
         for cause, (shown, tint) in _CAUSES.items()
     ]
     table = [
-        [group, *(f.short(found[cause][place]) for cause in _CAUSES)]
+        [group, *(short(found[cause][place]) for cause in _CAUSES)]
         for place, group in enumerate(groups)
     ]
     return Figure(
@@ -89,26 +91,16 @@ def _parts(study: Study, title: str) -> Figure:
 
 
 def _along(study: Study, title: str) -> Figure:
-    readings = [run.readings for run in study.runs[title]]
-    traces, rows = [], []
-    for place, group in enumerate(_groups(study)):
-        path = ("excessive_risk", group, "direction")
-        own = curve(readings, lambda row, path=path: at(row, *path))  # type: ignore[misc]
-        traces += f.line(group, own, f.group_colour(place), hover=".3g")
-        rows += [[group, f"{s:,}", f.short(m)] for s, m in zip(own.steps, own.mean, strict=True)]
-    return Figure(
+    colours = {group: f.group_colour(place) for place, group in enumerate(_groups(study))}
+    return over_steps(
         f"risk-along-{study.titles.index(title)}",
         "Direction error along training",
         f"R_dir of each group: what the wrong direction of {title}'s clipped gradient adds to its "
         "loss in a step.",
-        traces,
-        {
-            "xaxis": f.steps_axis(),
-            "yaxis": f.axis("added loss per step", exponentformat="power"),
-            "shapes": [f.rule(0.0, along="y")],
-            "margin": _ROOM,
-        },
-        Grid(["group", "step", "R_dir"], rows, caption="R_dir over steps"),
-        f.group_keys(_groups(study)),
-        wide=False,
+        of_groups(study, title, lambda group: ("excessive_risk", group, "direction"), colours),
+        f.axis("added loss per step", exponentformat="power"),
+        whose="group",
+        what="R_dir",
+        shapes=[f.rule(0.0, along="y")],
+        margin=_ROOM,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from plumbline.fairness import NOT_COVERED
+from plumbline.formats import finite
 from plumbline.report import figures as f
-from plumbline.report.measured import number
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Key, Section
 
@@ -17,7 +17,7 @@ def section(study: Study) -> Section | None:
         return None
     trials: dict[str, list[tuple[float, float, dict[str, Any]]]] = {}
     for trial in study.tuning.get("trials", []):
-        rate, score = number(trial.get("learning_rate")), number(trial.get("score"))
+        rate, score = finite(trial.get("learning_rate")), finite(trial.get("score"))
         if rate is not None and score is not None:
             trials.setdefault(str(trial["method"]), []).append((rate, score, trial))
     if not trials:

@@ -6,8 +6,9 @@ import itertools
 from typing import Any
 
 from plumbline.diagnostics import NOT_COVERED
+from plumbline.formats import finite
 from plumbline.report import figures as f
-from plumbline.report.measured import at, number
+from plumbline.report.measured import at
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Key, Part, Section, Tabs
 
@@ -108,7 +109,7 @@ def _cosines(study: Study, title: str, last: dict[str, Any]) -> Figure | None:
         return None
     middle = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
     total = sum(counts)
-    p, skew = number(last.get("cosine_p_value")), number(last.get("bias"))
+    p, skew = finite(last.get("cosine_p_value")), finite(last.get("bias"))
     said = ""
     if p is not None:
         said = (

@@ -1,0 +1,68 @@
+"""Numbers as text, the same on the page, in the terminal and in tables.
+
+Every function takes a number or whatever stands where there is none (None, an ``Undefined``, the
+reason as text), which is shown as a dash; and, where it has one, the standard error beside it.
+"""
+
+from __future__ import annotations
+
+import math
+
+MISSING = "–"
+
+
+def finite(value: object) -> float | None:
+    """The number, or None for whatever is not a finite one."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def number(value: object, error: object = None, digits: int = 3) -> str:
+    """With so many digits after the point: a loss, a cosine."""
+    return _beside(value, error, 1.0, digits, "")
+
+
+def points(value: object, error: object = None, digits: int = 1) -> str:
+    """A share in points: 0.781 is "78.1"."""
+    return _beside(value, error, 100.0, digits, "")
+
+
+def percent(value: object, error: object = None, digits: int = 1) -> str:
+    """A share in per cent: 0.781 is "78.1%"."""
+    return _beside(value, error, 100.0, digits, "%")
+
+
+def degrees(value: object, digits: int = 0) -> str:
+    """An angle: "39°"."""
+    return _beside(value, None, 1.0, digits, "°")
+
+
+def short(value: object, digits: int = 3) -> str:
+    """In so many significant digits: a number of whatever size."""
+    one = finite(value)
+    return MISSING if one is None else f"{one:.{digits}g}"
+
+
+def seconds(value: object) -> str:
+    """A duration: "3 s", "2 min", "2.0 h"."""
+    one = finite(value)
+    if one is None:
+        return MISSING
+    if one < 100:
+        return f"{one:.0f} s"
+    return f"{one / 60:.0f} min" if one < 6000 else f"{one / 3600:.1f} h"
+
+
+def angle(cosine: object) -> float | None:
+    """The angle in degrees, of its cosine."""
+    one = finite(cosine)
+    return None if one is None else math.degrees(math.acos(max(-1.0, min(1.0, one))))
+
+
+def _beside(value: object, error: object, scale: float, digits: int, unit: str) -> str:
+    one, spread = finite(value), finite(error)
+    if one is None:
+        return MISSING
+    beside = "" if spread is None else f" ± {scale * spread:.{digits}f}"
+    return f"{scale * one:.{digits}f}{beside}{unit}"

@@ -1,0 +1,33 @@
+"""Numbers as text, and a dash for what is not there."""
+
+import math
+
+import pytest
+
+from plumbline import formats
+from plumbline.results import Undefined
+
+
+def test_numbers() -> None:
+    assert formats.number(0.12345) == "0.123"
+    assert formats.number(0.12345, 0.0456, 2) == "0.12 ± 0.05"
+    assert formats.points(0.7812) == "78.1"
+    assert formats.points(0.7812, 0.0104) == "78.1 ± 1.0"
+    assert formats.percent(0.7812, Undefined("one seed")) == "78.1%"
+    assert formats.percent(0.25, digits=0) == "25%"
+    assert formats.percent(0.25, 0.01) == "25.0 ± 1.0%"
+    assert formats.degrees(38.66) == "39°"
+    assert formats.short(12345.6) == "1.23e+04"
+    assert formats.short(7) == "7"
+    assert [formats.seconds(value) for value in (3.2, 120, 7200)] == ["3 s", "2 min", "2.0 h"]
+    assert formats.angle(0.5) == pytest.approx(60)
+    assert formats.angle(-1.0000001) == 180
+
+
+@pytest.mark.parametrize("value", [None, Undefined("why"), "undefined: why", True, math.nan])
+def test_what_is_not_there_is_a_dash(value: object) -> None:
+    assert formats.finite(value) is None
+    assert formats.angle(value) is None
+    for shown in (formats.number, formats.points, formats.percent, formats.short, formats.seconds):
+        assert shown(value) == formats.MISSING
+    assert formats.degrees(value) == formats.MISSING
