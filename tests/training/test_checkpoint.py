@@ -17,6 +17,7 @@ from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.ledger import LedgerDamaged, NoiseReuse
 from plumbline.methods import Method
 from plumbline.training import CheckpointError, CheckpointMismatch
+from plumbline.training.checkpoint_content import sealed
 from plumbline.training.checkpoint_file import PRIVATE_MARK
 from tests.training.runs import BUDGET, RECORDS, STEPS, Run, charged, records, weights
 
@@ -561,3 +562,13 @@ def test_stale_state_of_single_records_does_not_stay(path: Path) -> None:
     run = Run(settings={"method": Remembering(keeps=False)})
     run.train(run.make(), 1).save(path)
     assert os.listdir(path.parent) == [path.name]
+
+
+def test_a_number_that_no_position_can_be_is_refused_by_name(path: Path) -> None:
+    saved(path, Run())
+    content = torch.load(path, weights_only=True)
+    del content["digest"]
+    content["sampler"]["step"] = float("inf")
+    torch.save(sealed(content), path)
+    with pytest.raises(CheckpointError, match=f"The states in the checkpoint {path} do not fit"):
+        Run().resume(path)

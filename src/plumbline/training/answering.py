@@ -1,6 +1,6 @@
-"""The one place where questions meet noise.
+"""The one place where questions are answered with noise.
 
-``training`` alone passes a method's questions to the mechanism. Every question must be one that the
+Only ``training`` passes a method's questions to the mechanism. Every question must be one that the
 method declared (its noise multiplier was charged); the noise scale comes only from the sensitivity
 that the question carries. Where several processes make a run, this is also where their parts of a
 value are added up, each with its own share of the noise: no part is ever seen without.
@@ -110,7 +110,7 @@ class Answers:
         return shards.joined(share, value, std)
 
     def close(self) -> None:
-        """Lets go of the noise prepared ahead."""
+        """Releases the noise prepared ahead."""
         self._gradient.close()
 
 

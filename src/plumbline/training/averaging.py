@@ -38,7 +38,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Takes the weights after a step into the average."""
+        """Updates the average with the weights after a step."""
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         for name, parameter in self._model.named_parameters():
             if name in self._weights:

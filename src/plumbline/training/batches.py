@@ -44,7 +44,7 @@ class Owner(Protocol):
         """Some records, as the loss sees them, on the model's device."""
 
     def draws_key(self, step: int) -> str:
-        """What the records' own random numbers in a step are drawn from."""
+        """The key of the records' own random numbers in a step."""
 
 
 @dataclass(eq=False)
@@ -117,7 +117,7 @@ class PrivateBatch:
         return Draws(self.unit_ids, f"{purpose} {self._owner.draws_key(self.step)}")
 
     def bucketed(self, buckets: Tensor, *, together: bool) -> PrivateBatch:
-        """The batch with the units of equal ``buckets`` (``[units]``) made one unit."""
+        """The batch with all units of the same bucket (``buckets``, ``[units]``) made one unit."""
         of_record = buckets if self._unit is None else buckets[self._unit]
         order = torch.argsort(of_record, stable=True)
         ids, unit = torch.unique_consecutive(of_record[order], return_inverse=True)

@@ -1,8 +1,8 @@
 """A checkpoint's content, sealed with a digest and checked when it is read again.
 
 Guarantee: content that is not what was saved (a flipped bit in a weight, a count that was edited, a
-field that is missing or of another type) is refused, naming the file; none is filled in. The digest
-finds accidents, not forgery: whoever can write the file can seal another content.
+field that is missing or of another type) is refused, naming the file. The digest finds accidents,
+not forgery: whoever can write the file can seal another content.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(content: Any, path: Path) -> dict[str, Any]:
-    """The content without its digest, which was compared.
+    """Checks the digest, and returns the content without it.
 
     Raises:
         CheckpointError: If it is not what was sealed.
@@ -56,12 +56,19 @@ def check_fields(content: Mapping[str, Any], path: Path) -> None:
 
 @contextlib.contextmanager
 def fitting(path: Path) -> Iterator[None]:
-    """Turns what a state that does not fit does to its owner into an error that names the file."""
+    """Turns the error of a state that does not fit its object into one that names the file."""
     try:
         yield
     except CheckpointError:
         raise
-    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise CheckpointError(
             f"The states in the checkpoint {path} do not fit the model, the optimizer, the "
             f"schedulers and the method that were given ({type(error).__name__}: {error}). Give "
@@ -70,7 +77,7 @@ def fitting(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, why: str) -> CheckpointError:
-    """The error for a checkpoint that cannot be gone on from."""
+    """The error for a damaged checkpoint."""
     return CheckpointError(
         f"The checkpoint {path} is damaged: {why}. Nothing can be resumed from it; use an earlier "
         "copy of the file. What was spent is in the ledger."

@@ -37,7 +37,7 @@ _AGAIN = (
 
 
 class RankFailed(RuntimeError):
-    """Something failed on another rank, which says there what it was."""
+    """Something failed on another rank, whose own error says what."""
 
 
 class RankLost(RuntimeError):
@@ -45,7 +45,7 @@ class RankLost(RuntimeError):
 
 
 class RanksDisagree(RuntimeError):
-    """Ranks that must be at one place, or have one state, do not."""
+    """Ranks are not at the same place, or do not have the same state."""
 
 
 _KINDS: dict[str, type[RuntimeError]] = {
@@ -142,7 +142,7 @@ class Ranks:
         return self.said
 
     def tell(self, error: Exception) -> None:
-        """Lets the others fail too, when they come to meet; says nothing if they know already."""
+        """Makes the other ranks fail when they meet next; does nothing if they know already."""
         if self.count == 1 or self._over:
             return
         kinds = [kind.__name__ for kind in type(error).__mro__]
@@ -236,7 +236,7 @@ class Ranks:
 
     @contextmanager
     def connected(self, at: str) -> Iterator[None]:
-        """What the backend says of a rank that is gone becomes a ``RankLost``."""
+        """Turns the backend's errors about a lost rank into ``RankLost``."""
         try:
             yield
         except RuntimeError as error:  # whatever the backend calls it

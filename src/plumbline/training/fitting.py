@@ -1,9 +1,9 @@
 """``Private.fit``: the remaining steps of a run, with callbacks and a progress display.
 
-What is shown and what callbacks are told is covered by the guarantee or public: steps, epsilon,
+What is shown and what callbacks receive is public or covered by the guarantee: steps, epsilon,
 and a speed in *expected* records (the realised size of a batch is private). The training loss and
 metrics are exact answers about data; they are computed only when asked for, and marked
-"not covered". Watching leaves no trace: random numbers and training modes are as if nobody looked.
+"not covered". Computing them changes neither random numbers nor training modes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STOP = "stop"
 
 @dataclass(frozen=True)
 class StepInfo:
-    """What a callback is told about a step; nothing in it costs privacy.
+    """What a callback receives after a step; nothing in it costs privacy.
 
     Attributes:
         step: How many steps are done, this one included.
@@ -55,7 +55,7 @@ class Callback(Protocol):
     """An object that is called after every step; a plain function of the same arguments will do."""
 
     def after_step(self, private: Private, info: StepInfo) -> object:
-        """Looks on, changes a learning rate, saves; raises ``StopFitting`` to end ``fit``."""
+        """Called after each step; may log, save, change a rate, or raise ``StopFitting``."""
 
 
 class StopFitting(Exception):

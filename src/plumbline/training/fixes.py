@@ -1,7 +1,8 @@
-"""Models that mix records, made over: BatchNorm becomes GroupNorm.
+"""Repairs models that mix records: BatchNorm becomes GroupNorm.
 
 ``suggest_fixes`` returns a new model and leaves the given one as it is; ``fixes`` says what would
-change. What it cannot mend stays, and the isolation check before the first step refuses it by name.
+change. What it cannot repair stays, and the isolation check before the first step refuses it by
+name.
 """
 
 from __future__ import annotations

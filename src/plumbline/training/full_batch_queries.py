@@ -27,7 +27,7 @@ class Asked:
 
 
 def name_of(question: str, *, seeded: bool) -> str:
-    """A question's name, which reaches ledger and statement: a seed must not go unnoticed there."""
+    """A question's name in the ledger and the statement; it says so if the noise is seeded."""
     return question + (" (noise from a seed)" if seeded else "")
 
 
@@ -37,11 +37,11 @@ def release_of(queries: Sequence[GaussianQuery]) -> StepRelease:
 
 
 def ask(kind: str, queries: Sequence[Query], *, seed: int | None, ledger: Ledger | None) -> Asked:
-    """Asks.
+    """Charges the questions, and answers them with noise.
 
     Args:
-        kind: What is asked about, as part of a name in the ledger; with a seed it must be different
-            for different data of the same seed, such as "moments (60000, 81, 7, 7)".
+        kind: What is asked about; part of a name in the ledger. With a seed it must differ between
+            data sets that use the same seed, such as "moments (60000, 81, 7, 7)".
         queries: The questions, of tensors.
         seed: Makes the noise reproducible, for who knows the seed; by default it is secure.
         ledger: Where the release is charged, durably, before it is made.

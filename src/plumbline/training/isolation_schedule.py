@@ -1,12 +1,12 @@
-"""When a run tests that its records do not mix, and on what.
+"""When a run tests that its model does not mix records, and on which records.
 
-In its first step, whenever a module has changed its mode or a parameter was frozen or freed, and
-after 1, 2, 4, 8 ... steps more: what a model does with records can depend on its weights. On a few
-records of the step's own batch.
+It tests in the first step, whenever a module has changed its mode or a parameter was frozen or
+freed, and after 1, 2, 4, 8 ... further steps, since what a model does can depend on its weights. It
+uses a few records of the step's own batch.
 
-What the model is shown is tested beside it: the same few records are fetched in the company of
-others, and may not look different there. (A collate function that pads to the longest record, or
-views that are taken over a batch, mix records before the model sees them.)
+The model's input is tested too: the same few records are fetched together with others, and must
+not look different. (A collate function that pads to the longest record, or views that are taken
+over a batch, mix records before the model sees them.)
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Isolation:
         self._modes: tuple[bool, ...] = ()
 
     def test(self, private: Private, batch: PrivateBatch) -> None:
-        """Before a step on ``batch``: tests where it is time to.
+        """Tests before a step on ``batch``, if a test is due.
 
         Raises:
             RecordsMixError: If one record's loss depends on another record.
@@ -93,7 +93,7 @@ def _modes(model: nn.Module) -> tuple[bool, ...]:
 
 
 def _check_company(private: Private, batch: PrivateBatch) -> bool:
-    """Whether it could tell; it cannot where a batch has too few records."""
+    """Compares records fetched alone and with others; False if the batch has too few to tell."""
     most = _COMPANY if private.max_physical_batch is None else private.max_physical_batch
     some = batch.indices[: max(2 * _WATCHED, min(_COMPANY, most))]
     few = some[:_WATCHED]
@@ -129,7 +129,7 @@ def _warn_of_bad_records(losses: Tensor) -> None:
 
 
 def _same(alone: Tensor, among: Tensor) -> bool:
-    """Refuses losses ``[R]`` that others do not begin with."""
+    """Refuses losses ``[R]`` that differ from the first ones of ``among``; returns True."""
     if alone.dim() != 1 or among.dim() != 1:
         return True  # the capture itself says what is wrong with such losses
     begin = among[: len(alone)]

@@ -63,8 +63,8 @@ class Private:
         plan: The budget made exact: noise, steps, sampling rate.
         ledger: Where steps are charged, if anywhere.
         run: The run's id in the ledger.
-        steps_done: How many steps lie behind. A step that was charged does, even if it then failed.
-        stop: Where the run ends: the plan's steps, less those that a crash has spent for nothing.
+        steps_done: How many steps are done. A step that was charged counts, even if it then failed.
+        stop: The step at which the run ends: the plan's steps, less those lost in a crash.
         warnings: Sentences that the statement adds.
         not_covered: Items that the statement adds to what is not covered.
         average: The moving average of the weights, if one was asked for.
@@ -246,7 +246,7 @@ class Private:
         return trainable(self.model)
 
     def put_shards_back(self) -> None:
-        """Leaves each rank its part of sharded parameters, where the model was just evaluated."""
+        """Leaves each rank its own shards; FSDP leaves whole weights after an evaluation."""
         if self._shards is not None:
             self._shards.put_back()
 
@@ -256,7 +256,7 @@ class Private:
         return to_device(self._records.fetch(indices), device)
 
     def draws_key(self, step: int) -> str:
-        """What the records' own random numbers in a step are drawn from."""
+        """The key of the records' own random numbers in a step."""
         return self._source.stream("draws", step).bytes(16).hex()
 
     def epsilon(self, *, exact: bool = False) -> float:
@@ -282,7 +282,7 @@ class Private:
         return statement.text()
 
     def close(self) -> None:
-        """Lets go of the noise prepared ahead; the ledger stays the caller's."""
+        """Releases the noise prepared ahead; the ledger stays open."""
         if self._answers is not None:
             self._answers.close()
             self._answers = None

@@ -56,7 +56,7 @@ class Display(ABC):
         """After a step: epsilon spent so far, and the latest readings that are not covered."""
 
     def note(self, text: str) -> None:  # noqa: B027 - lines have nowhere to put it
-        """Says something in passing; may be called from a signal handler."""
+        """Prints a remark; may be called from a signal handler."""
 
     @abstractmethod
     def end(self, message: str | None) -> None:
@@ -157,7 +157,7 @@ class Bars(Display):
         self._bars.start()
 
     def stop(self) -> None:
-        """Draws for the last time; harmless when it has ended already."""
+        """Draws for the last time; may be called again."""
         self._bars.stop()
 
     @property

@@ -1,4 +1,4 @@
-"""Public data beside the private: a separate stream that costs no privacy and has none.
+"""Public data beside the private: a separate stream, which costs no privacy and gets none.
 
 At every step the plain mean gradient of a public batch, times a weight, is added to the noisy
 private gradient before the optimizer sees it. It depends on the weights and on public records only,
@@ -59,7 +59,7 @@ class PublicData:
 
     @property
     def facts(self) -> dict[str, int | float]:
-        """The settings that a checkpoint must be resumed with, by name."""
+        """The settings that must be the same when a run goes on, by name."""
         return {
             "public.records": len(records_of(self.dataset, self.collate)),
             "public.batch_size": self.batch_size,
@@ -114,7 +114,7 @@ class PublicStream:
     def _gradient(
         self, model: nn.Module, parameters: Mapping[str, nn.Parameter], step: int
     ) -> dict[str, Tensor]:
-        """The weighted mean gradient of a step's public batch, by parameter; ``.grad`` is left.
+        """This rank's own; ``.grad`` stays as it is.
 
         A batch whose gradient is not finite is left out, with a warning.
         """

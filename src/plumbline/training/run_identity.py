@@ -1,4 +1,4 @@
-"""What makes two runs the same run: their settings as plain facts, and the id these give.
+"""What identifies a run: its settings as plain facts, and the id computed from them.
 
 A seeded run's id is a function of its seed and settings, so that a ledger recognises the run when
 it is repeated. The noise of a run is keyed by this id too: two runs of one seed share none if their
@@ -62,7 +62,7 @@ def differences(
     where: str = "in the checkpoint",
     absent: str = "None",
 ) -> list[str]:
-    """In words, where two runs' facts differ; ``absent`` is the word for one that is not there."""
+    """Where two runs' facts differ, in words; ``absent`` stands for a fact that is missing."""
 
     def told(fact: Fact) -> str:
         return absent if fact is None else repr(fact)
@@ -101,7 +101,7 @@ def refuse_shared_seed(ledger: Ledger, run: str, seed: int) -> None:
 
 
 def require_charged(ledger: Ledger, before: Sequence[StepRelease]) -> None:
-    """Refuses earlier releases that the ledger does not have: what it says would be too little."""
+    """Refuses earlier releases that the ledger does not have: it would state too little."""
     charged = {lines.canonical(release): count for release, count in ledger.entries()}
     for release, count in Counter(before).items():
         if charged.get(lines.canonical(release.to_dict()), 0) < count:
@@ -124,7 +124,7 @@ def last_attempt(positions: set[int]) -> int:
 
 
 def inputs_digest(key: bytes, query: Query, *beside: Any) -> str:
-    """A digest of what noise is added to, at which scale; ``beside`` is what later questions need.
+    """A digest of a question and its exact value, and of what later questions depend on.
 
     It is keyed with something that follows from the seed: without the seed, nobody can use a
     ledger to test a guess of the exact value.
@@ -142,7 +142,7 @@ def joint_digest(digests: Sequence[str]) -> str:
 
 
 def feed(digest: Any, value: Any) -> None:
-    """Puts a nesting of tensors and plain values into a digest."""
+    """Feeds nested tensors and plain values into a digest."""
     if isinstance(value, Tensor):
         flat = value.detach().cpu().contiguous().view(-1)
         digest.update(f"<{value.dtype}{tuple(value.shape)}>".encode())

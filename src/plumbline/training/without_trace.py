@@ -1,4 +1,4 @@
-"""Looking at a model without a trace: random generators, gradients and modes as if nobody had."""
+"""Evaluating a model without leaving a trace in random generators or training modes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 
 @contextmanager
 def no_trace(model: nn.Module) -> Iterator[None]:
-    """Every random generator that data sets and models use, put back."""
+    """Restores the random generators of torch, NumPy and Python when the block ends."""
     python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
     try:
@@ -26,7 +26,7 @@ def no_trace(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and every module back in its own mode afterwards."""
+    """Puts the model into evaluation mode, and each module back into its own mode at the end."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
