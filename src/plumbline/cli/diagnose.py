@@ -56,8 +56,8 @@ def diagnose(
     A recipe's method is run once, with measurements along the way; a folder is read.
     """
     from plumbline.diagnostics import NOT_COVERED, to_json
+    from plumbline.report.choosing import diagnosis
     from plumbline.report.reading import read
-    from plumbline.report.verdict import diagnosis
 
     folder = Path(what)
     if not folder.is_dir():
