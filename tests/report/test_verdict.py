@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from plumbline.report import read, words
-from plumbline.report.verdict import best, diagnosis, reference
+from plumbline.report.choosing import best, diagnosis, reference
 from tests.report.made import METHODS, comparison
 
 TWO = [

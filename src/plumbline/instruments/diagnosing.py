@@ -16,8 +16,8 @@ from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run, started
 from plumbline.instruments.describing import METHOD, Description, recipe_of, row_of
 from plumbline.instruments.training import Trained, load, spec_of
+from plumbline.report.choosing import diagnosis
 from plumbline.report.reading import Study, read
-from plumbline.report.verdict import diagnosis
 from plumbline.training.fitting import StepInfo
 
 MEASURE = ("bias", "errors", "norms", "symmetry")

@@ -4,10 +4,11 @@
 ``save`` write one of its figures to a file. What epsilon does not cover is marked on it.
 """
 
+from plumbline.report.choosing import diagnosis
 from plumbline.report.reading import Study, read
 from plumbline.report.saving import figure, figure_names, save
 from plumbline.report.section import Figure
-from plumbline.report.verdict import diagnosis, words
+from plumbline.report.verdict import words
 from plumbline.report.writing import write
 
 __all__ = [

@@ -17,6 +17,7 @@ from plumbline.formats import degrees, finite, number, percent, points
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.report import verdict
 from plumbline.report.bundle import plotly
+from plumbline.report.choosing import best, reference
 from plumbline.report.measured import bend, mean
 from plumbline.report.notes import NOTES
 from plumbline.report.reading import Study
@@ -130,7 +131,7 @@ def _hero(study: Study) -> str:
 
 def _tiles(study: Study) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
-    first, top = verdict.reference(study), verdict.best(study)
+    first, top = reference(study), best(study)
     if first is not None:
         epsilon = max(study.row(title).epsilon for title in study.private)
         found.append(("privacy", f"ε {rounded_up(epsilon)}", f"at δ {study.recipe.budget.delta:g}"))

@@ -10,12 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from plumbline.diagnostics import Bias, ErrorParts, Evidence, Undefined, Verdict, verdict
+from plumbline.diagnostics import Undefined
 from plumbline.diagnostics.verdict import UNEVEN
 from plumbline.fairness import Estimate, compare_to
-from plumbline.formats import finite, number, percent, points, short
+from plumbline.formats import number, percent, points, short
 from plumbline.mechanism.rounding import rounded_up
-from plumbline.report.measured import Bend, at, bend, error, mean
+from plumbline.report.choosing import (
+    accuracy,
+    best,
+    better_settings,
+    diagnosis,
+    direction_risk,
+    reference,
+)
+from plumbline.report.measured import Bend, bend, error, mean
 from plumbline.report.reading import Study
 
 SIGNIFICANT = 0.05
@@ -36,76 +44,6 @@ def words(study: Study) -> list[str]:
         _left_out(study),
     ]
     return [one for one in said if one]
-
-
-def reference(study: Study) -> str | None:
-    """The private method that others are measured against: the baseline, or plain DP-SGD."""
-    private = study.private
-    order = [study.recipe.baseline, *(t for t in private if study.part(t).name == "dpsgd")]
-    chosen = next((title for title in order if title in private), None)
-    if chosen is None:
-        chosen = private[0] if private else None
-    if chosen is None:
-        return None
-    # Of rows that differ in where their settings come from, the one that is not tuned.
-    same = [t for t in private if study.base(t) == study.base(chosen)]
-    return next((t for t in same if study.part(t).origin != "tuned"), chosen)
-
-
-def best(study: Study) -> str | None:
-    """The private method with the highest mean accuracy."""
-    known = {
-        title: value
-        for title in study.private
-        if (value := mean(study.row(title).seeds.overall["accuracy"])) is not None
-    }
-    return max(known, key=lambda title: known[title]) if known else None
-
-
-def better_settings(study: Study, title: str) -> str | None:
-    """Another row of the same method on the same network and data: tuned, or at another rate."""
-
-    def trained(row: str) -> tuple[object, ...]:
-        spec = study.spec(row)
-        return study.part(row).name, spec.model, spec.data
-
-    others = [t for t in study.private if t != title and trained(t) == trained(title)]
-    tuned = [t for t in others if study.part(t).origin == "tuned"]
-    settings = study.part(title).settings
-    same = [t for t in others if study.part(t).settings == settings]
-    known = {t: value for t in tuned or same if (value := _accuracy(study, t)) is not None}
-    return max(known, key=lambda t: known[t]) if known else None
-
-
-def diagnosis(study: Study, title: str) -> Verdict | None:
-    """The diagnostics' own verdict on a method, from the median of its readings."""
-    bent = bend(study.runs[title])
-    if bent is None:
-        return None
-    row = study.row(title)
-    costs = {} if row.cost is None else row.cost.privacy_cost.by_group
-    return verdict(
-        Evidence(
-            bias=_bias(bent),
-            errors=None if bent.noise is None else _errors(bent.noise * bent.size**2),
-            steps=study.runs[title][0].result.steps,
-            cost_by_group={g: 100 * v for g, e in costs.items() if (v := mean(e)) is not None},
-            direction_by_group=direction_risk(study, title),
-            method=study.part(title).name,
-        )
-    )
-
-
-def direction_risk(study: Study, title: str) -> dict[str, float]:
-    """Each group's R_dir, the mean over all readings; empty where it was not measured."""
-    found: dict[str, float] = {}
-    rows = [row for run in study.runs[title] for row in run.readings]
-    for group in study.groups:
-        values = [finite(at(row, "excessive_risk", group, "direction")) for row in rows]
-        known = [value for value in values if value is not None]
-        if known:
-            found[group] = math.fsum(known) / len(known)
-    return found
 
 
 def _cost(study: Study) -> str:
@@ -259,7 +197,7 @@ def _best(study: Study) -> str:
     own = study.row(title).seeds.overall["accuracy"]
     if title == first:
         return f"No other private method here is more accurate than {first} ({_share(own)})."
-    gain = (_accuracy(study, title) or 0.0) - (_accuracy(study, first) or 0.0)
+    gain = (accuracy(study, title) or 0.0) - (accuracy(study, first) or 0.0)
     text = (
         f"The most accurate private method is {title}: {_share(own)}, {points(gain)} points "
         f"above {first}{_significance(study, first, title)}."
@@ -357,27 +295,6 @@ def _share(estimate: Estimate) -> str:
 def _told_bias(bent: Bend) -> str:
     """The norm alone would hide that a gradient is not turned back."""
     return f"the bias is {bent.relative:.2f} times its length (norm {short(bent.norm)})"
-
-
-def _accuracy(study: Study, title: str) -> float | None:
-    return mean(study.row(title).seeds.overall["accuracy"])
-
-
-def _bias(bent: Bend) -> Bias:
-    return Bias(
-        gradient_norm=bent.size,
-        clipped_norm=bent.length * bent.size,
-        norm=bent.norm,
-        relative=bent.relative,
-        magnitude=bent.kept,
-        direction=bent.turned * bent.size,
-        relative_direction=bent.turned,
-        cosine=bent.cosine,
-    )
-
-
-def _errors(noise: float) -> ErrorParts:
-    return ErrorParts(0.0, noise, 0.0, noise)
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from plumbline.fairness import NOT_COVERED
-from plumbline.formats import short
 from plumbline.report import figures as f
+from plumbline.report.curve_figures import Line, over_steps
 from plumbline.report.measured import at, curve
 from plumbline.report.reading import Study
-from plumbline.report.section import Figure, Grid, Part, Section, Tabs
+from plumbline.report.section import Figure, Part, Section, Tabs
 
 
 def section(study: Study) -> Section | None:
@@ -30,31 +30,28 @@ def section(study: Study) -> Section | None:
 def _figure(study: Study, metric: str, group: str | None) -> Figure:
     path = ("overall", metric) if group is None else ("by_group", group, metric)
     scale = 100 if metric == "accuracy" else 1
-    traces, rows = [], []
-    for title in study.titles:
-        runs = [run.metrics for run in study.runs[title]]
 
-        def value(row: dict[str, object]) -> object:
-            found = at(row, *path)
-            return scale * found if isinstance(found, int | float) else None
+    def value(row: dict[str, object]) -> object:
+        found = at(row, *path)
+        return scale * found if isinstance(found, int | float) else None
 
-        own = curve(runs, value)
-        colour, dash = f.colour(study, title), f.dash(study, title)
-        traces += f.line(title, own, colour, dash=dash, hover=".1f" if scale > 1 else ".3f")
-        rows += [[title, f"{s:,}", short(m)] for s, m in zip(own.steps, own.mean, strict=True)]
+    lines = {
+        title: Line(
+            curve([run.metrics for run in study.runs[title]], value),
+            f.colour(study, title),
+            f.dash(study, title),
+        )
+        for title in study.titles
+    }
     band = " Bands are the range over seeds." if study.seeds > 1 else ""
     whom = "the test records" if group is None else f"the test records of {group}"
     place = 0 if group is None else 1 + study.groups.index(group)
-    return Figure(
+    return over_steps(
         f"curves-{metric}-{place}",
         metric.capitalize(),
         f"{metric.capitalize()} on {whom} after each step, for each method.{band}",
-        traces,
-        {
-            "xaxis": f.steps_axis(),
-            "yaxis": f.axis("accuracy (%)" if metric == "accuracy" else "loss"),
-        },
-        Grid(["method", "step", metric], rows, caption=f"{metric.capitalize()} over steps"),
-        f.method_keys(study, study.titles),
-        wide=False,
+        lines,
+        f.axis("accuracy (%)" if metric == "accuracy" else "loss"),
+        what=metric,
+        hover=".1f" if scale > 1 else ".3f",
     )
