@@ -2,18 +2,20 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.cli.names import method_of, methods_starting, recipe_at, settings_of
+from plumbline.cli.names import methods_starting, settings_of
+from plumbline.instruments import recipe_of
+from plumbline.instruments.diagnosing import row_named
 from tests.cli.calling import small_recipe
 
 
 def test_a_row_by_title_or_name(tmp_path: Path) -> None:
-    recipe = recipe_at(str(small_recipe(tmp_path)))
-    assert method_of(recipe, None).title == "DPSGD"  # the first that is private
+    recipe = recipe_of(small_recipe(tmp_path))
+    assert row_named(recipe, None).title == "DPSGD"  # the first that is private
     for name in ("DPSGD", "dpsgd"):
-        assert method_of(recipe, name).title == "DPSGD"
-    assert method_of(recipe, "nonprivate").title == "non-private"
-    with pytest.raises(ValueError, match="Did you mean 'DPSGD'"):
-        method_of(recipe, "DPSGF")
+        assert row_named(recipe, name).title == "DPSGD"
+    assert row_named(recipe, "nonprivate").title == "non-private"
+    with pytest.raises(ValueError, match="has no method 'DPSGF'; it has"):
+        row_named(recipe, "DPSGF")
 
 
 def test_settings_are_values() -> None:

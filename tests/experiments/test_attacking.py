@@ -13,6 +13,7 @@ from plumbline.experiments import RecipeError, RunSpec, run
 from plumbline.experiments.attacking import audit_recipe, averaged, losses, membership_of
 from plumbline.experiments.loading import load_data
 from plumbline.training import Private
+from plumbline.training.losses import per_record
 from tests.experiments.small import recipe
 
 
@@ -84,7 +85,7 @@ def test_a_finished_run_is_attacked_by_its_losses(tmp_path: Path) -> None:
 def test_losses_are_the_records_own() -> None:
     part = load_data(spec()).test
     model = torch.nn.Sequential(torch.nn.Linear(98, 2), torch.nn.Dropout(0.5))
-    found = losses(model, part)
+    found = losses(model, part, per_record(torch.nn.CrossEntropyLoss(reduction="none")))
     assert found.shape == (len(part),)
     x, y = part.fetch(torch.tensor([7]))
     with torch.no_grad():

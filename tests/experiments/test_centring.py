@@ -126,7 +126,7 @@ def test_a_selection_pays_for_it(tmp_path: Path) -> None:
     for centre in ({}, {"centre": 2.0}):
         small = recipe(model={"name": NAME, **centre})
         found = select(small, "dpsgd", tmp_path / str(len(noise)), epsilon=3.0, mean=1.5, seed=0)
-        assert found.epsilon <= 3.0
-        words = " ".join(found.statement.split()).split("noise multiplier ")[1]
+        assert found.result.epsilon <= 3.0
+        words = " ".join(found.result.statement.split()).split("noise multiplier ")[1]
         noise.append(float(words.split(",")[0]))
     assert noise[1] > noise[0]

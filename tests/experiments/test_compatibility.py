@@ -4,25 +4,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from plumbline.experiments import RecipeError, compare, running
 from plumbline.experiments.compatibility import check_fits, pairs
 from plumbline.experiments.run_spec import RunSpec
+from plumbline.instruments import recipe_of
 from tests.experiments.small import fields, recipe, spec
 
-LINEAR = {"name": "adult-linear"}
+LINEAR = {"name": "linear"}
+NARROW = {"name": "linear", "options": {"features": 150}}
 
 
 def test_a_network_for_other_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also that of a later row: the rows before it are not run in vain."""
     monkeypatch.setattr(running, "_made", lambda *_: pytest.fail("a run was started"))
-    rows = [{"name": "dpsgd"}, {"name": "dpsgd", "label": "linear", "model": LINEAR}]
+    rows = [{"name": "dpsgd"}, {"name": "dpsgd", "label": "linear", "model": NARROW}]
     with pytest.raises(RecipeError) as refused:
         compare(recipe(methods=rows), tmp_path, workers=1)
     words = str(refused.value)
-    assert "'adult-linear' cannot take the data set 'adult': a record has the shape [98]" in words
-    assert "It takes: 150-2, [B, features] to logits" in words
-    assert "features: int = 150" in words
+    assert "'linear' cannot take the data 'adult': a record has the shape [98]" in words
+    assert "The network 'linear': One layer, [B, features] to logits" in words
+    assert "features: int" in words
     assert "'steps'" in words
 
 
@@ -38,5 +41,14 @@ def test_an_option_that_is_not_there(part: str, options: dict[str, Any]) -> None
 def test_what_fits_is_asked_once_for_all_runs() -> None:
     one = recipe(data={"name": "adult", "options": {"scaling": "steps"}}, model=LINEAR)
     specs = [RunSpec(one, method, seed) for seed in one.seeds for method in one.methods]
-    (asked,) = pairs(specs).values()
-    check_fits(asked)
+    asked = pairs(specs)
+    assert len(asked) == len(one.methods)
+    for first in asked.values():
+        check_fits(first)
+
+
+def test_a_method_that_needs_groups_is_told_so() -> None:
+    x, y = torch.randn(40, 3), torch.randint(2, (40,))
+    one = recipe_of(data=(x, y), methods=["dpsgd_f"], epochs=1, batch=10)
+    with pytest.raises(RecipeError, match="treats groups differently"):
+        check_fits(RunSpec(one, one.methods[0], 0))

@@ -31,7 +31,7 @@ def test_names_of_methods_may_have_hyphens_and_titles_are_labels() -> None:
     ("changes", "message"),
     [
         ({"data": {"name": "adlut"}}, "data.name: .*no data set 'adlut'. Did you mean 'adult'"),
-        ({"model": {"name": "zzz"}}, "no network 'zzz'. There are adult-linear"),
+        ({"model": {"name": "zzz"}}, "no network 'zzz'. There are adult-mlp"),
         ({"methods": [{"name": "dpsdg"}]}, "methods.0.name: .*Did you mean 'dpsgd'"),
         (
             {"methods": [{"name": "dpsgd", "settings": {"clop": 1}}]},

@@ -20,7 +20,20 @@ REPORT = GroupReport(
     sizes={"a": 30, "b": 10},
     minimum_size=20,
 )
-DONE = RunResult("dpsgd", 3, 2.5, 10, 1.5, REPORT, "In words.", "dpsgd-seed3-0123456789")
+DONE = RunResult(
+    method="dpsgd",
+    seed=3,
+    epsilon=2.5,
+    delta=1e-5,
+    noise_multiplier=1.1,
+    steps=10,
+    seconds=1.5,
+    report=REPORT,
+    statement="In words.",
+    folder="dpsgd-seed3-0123456789",
+    model={"name": "mlp", "options": {"features": 3, "classes": 2}},
+    settings={"clip": 1.0},
+)
 
 
 @pytest.mark.parametrize("epsilon", [2.5, math.inf])

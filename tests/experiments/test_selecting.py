@@ -1,6 +1,5 @@
 """Private selection: only the winner is shown, and epsilon covers the choice."""
 
-import json
 import os
 import tempfile
 from dataclasses import replace
@@ -13,7 +12,7 @@ from plumbline import models
 from plumbline.experiments import RecipeError, RunSpec, run, select, selecting
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import Recipe
-from plumbline.experiments.run_result import RunResult
+from plumbline.experiments.run_result import RunResult, read_result
 from plumbline.fairness import GroupReport
 from plumbline.mechanism.accountant import Releases
 from plumbline.mechanism.ledger import Ledger
@@ -37,16 +36,19 @@ def test_the_winner_is_kept_and_nothing_else(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "secret"))
     (tmp_path / "secret").mkdir()
     found = select(small, "dpsgd", tmp_path / "winner", epsilon=4.0, mean=2.0, seed=1)
-    assert 3.9 < found.epsilon <= 4.0
+    assert 3.9 < found.result.epsilon <= 4.0
     assert not list((tmp_path / "secret").iterdir())  # what the losers did is gone
-    kept = {path.name for path in (tmp_path / "winner").iterdir()}
-    assert kept == {"model.pt", "result.json", "statement.txt"}
+    (folder,) = (tmp_path / "winner").iterdir()
+    kept = {path.name for path in folder.iterdir()}
+    assert kept == {"model.pt", "recipe.json", "result.json", "statement.txt"}
     model = models.build("adult-mlp")
-    model.load_state_dict(torch.load(tmp_path / "winner" / "model.pt", weights_only=True))
-    result = json.loads((tmp_path / "winner" / "result.json").read_text())
-    assert result["row"]["settings"] == found.row.settings
-    text = " ".join(found.statement.split())
-    assert text.startswith(f"Epsilon {rounded_up(found.epsilon, 4)} at delta 1e-05 for one record")
+    model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
+    assert read_result(folder) == found.result
+    assert found.result.settings == found.row.settings
+    text = " ".join(found.result.statement.split())
+    assert text.startswith(
+        f"Epsilon {rounded_up(found.result.epsilon, 4)} at delta 1e-05 for one record"
+    )
     assert "covers the training of every candidate, their scores, and the choice" in text
     assert "the number itself is not disclosed" in text
     assert "knows the noise" in text
@@ -62,7 +64,7 @@ def test_the_same_seed_chooses_the_same(small: Recipe, tmp_path: Path) -> None:
 
 def test_secure_selection_has_no_seed(small: Recipe, tmp_path: Path) -> None:
     found = select(small, "dpsgd", tmp_path, epsilon=4.0, mean=1.2)
-    assert "seed" not in found.statement
+    assert "seed" not in found.result.statement
     assert 0 <= found.report.overall["accuracy"] <= 1  # type: ignore[operator]
 
 
@@ -117,10 +119,10 @@ def test_what_is_stated_is_what_the_candidates_released(
     assert len(ledgers) >= 1
     for released in ledgers:
         spent = RandomCount(2.0).epsilon([*released, (score, 1)], delta=1e-5)
-        assert spent == pytest.approx(found.epsilon, rel=1e-9)
+        assert spent == pytest.approx(found.result.epsilon, rel=1e-9)
         assert sum(times for _, times in released) == pytest.approx(steps, abs=1)
         ((release, times),) = released
-        text = " ".join(found.statement.split())
+        text = " ".join(found.result.statement.split())
         assert f"{times} steps at sampling rate {release.sampling.rate:.4g}" in text
         assert f"noise multiplier {release.noise_multiplier:.4g}" in text
     assert (found.row.expected_batch_size, found.row.epochs) == (
@@ -157,6 +159,8 @@ def test_a_record_moves_the_score_by_one_right_prediction() -> None:
         method="dpsgd",
         seed=0,
         epsilon=1.0,
+        delta=1e-5,
+        noise_multiplier=1.0,
         steps=1,
         seconds=0.0,
         report=GroupReport(
@@ -164,6 +168,8 @@ def test_a_record_moves_the_score_by_one_right_prediction() -> None:
         ),
         statement="",
         folder="",
+        model={},
+        settings={},
     )
     more = GroupReport(
         overall={"accuracy": 701 / 991}, by_group={}, sizes={"a": 991}, minimum_size=1
@@ -179,7 +185,9 @@ def test_a_record_moves_the_score_by_one_right_prediction() -> None:
 def test_the_statement_says_what_is_public_and_what_was_looked_at(
     small: Recipe, tmp_path: Path
 ) -> None:
-    text = " ".join(select(small, "dpsgd", tmp_path, epsilon=4.0, mean=1.2).statement.split())
+    text = " ".join(
+        select(small, "dpsgd", tmp_path, epsilon=4.0, mean=1.2).result.statement.split()
+    )
     splits = load_data(replace(spec(), held_out=0.1))
     assert f"trained on, {len(splits.train):,}, and held out, {len(splits.test):,}" in text
     assert all(one in text for one in splits.not_covered)

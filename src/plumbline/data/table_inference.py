@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from plumbline.data.base import Splits, dataset
-from plumbline.data.files import TableError
+from plumbline.data.files import DataError, TableError
 from plumbline.data.table_files import Table, open_table
 from plumbline.data.tables import from_table
 from plumbline.registry import unknown
@@ -55,31 +55,38 @@ def table(
     Raises:
         TableError: For a file that is no table, an unknown column, or one that cannot be used so.
     """
-    groups = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive)
-    file = open_table(path)
-    for column in (target, *groups, *categorical, *drop):
-        if column not in file.names:
-            words = unknown(f"column of {file.title} called", column, file.names)
-            raise TableError(f"{words[0].upper()}{words[1:]}")
-    _check_together(target, groups, drop)
-    used = [name for name in file.names if name not in (target, *drop)]
-    if not used:
-        raise TableError(f"{file.title} has no column beside the target '{target}' to learn from.")
-    seen = _look(file, [target, *groups, *used], set(missing_values))
-    found = [name for name in used if name not in (*groups, *categorical) and seen[name].words]
-    _check_sizes(seen, target, groups, [*categorical, *found])
-    return from_table(
-        path,
-        target=target,
-        sensitive=groups,
-        categorical=[*categorical, *found],
-        drop=drop,
-        missing=missing,
-        missing_values=missing_values,
-        test=test,
-        test_fraction=test_fraction,
-        seed=seed,
-    )
+    try:
+        groups = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive)
+        file = open_table(path)
+        for column in (target, *groups, *categorical, *drop):
+            if column not in file.names:
+                words = unknown(f"column of {file.title} called", column, file.names)
+                raise TableError(f"{words[0].upper()}{words[1:]}")
+        _check_together(target, groups, drop)
+        used = [name for name in file.names if name not in (target, *drop)]
+        if not used:
+            raise TableError(
+                f"{file.title} has no column beside the target '{target}' to learn from."
+            )
+        seen = _look(file, [target, *groups, *used], set(missing_values))
+        found = [name for name in used if name not in (*groups, *categorical) and seen[name].words]
+        _check_sizes(seen, target, groups, [*categorical, *found])
+        return from_table(
+            path,
+            target=target,
+            sensitive=groups,
+            categorical=[*categorical, *found],
+            drop=drop,
+            missing=missing,
+            missing_values=missing_values,
+            test=test,
+            test_fraction=test_fraction,
+            seed=seed,
+        )
+    except TableError:
+        raise
+    except DataError as error:  # a file of a person's own: they can change it
+        raise TableError(str(error)) from error
 
 
 def _check_together(target: str, sensitive: Sequence[str], drop: Sequence[str]) -> None:

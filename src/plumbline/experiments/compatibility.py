@@ -37,12 +37,12 @@ def check_fits(spec: RunSpec) -> None:
         RecipeError: If it cannot take them, with their shape and what it says that it takes; or if
             one of the two has no such option.
     """
-    splits = load_data(spec)
     try:
+        splits = load_data(spec)
         with torch.random.fork_rng(devices=[]):
             model = spec.build_model(splits)
     except TypeError as error:  # an option that is not there
-        raise RecipeError(f"The network {spec.model.name!r} cannot be built: {error}.") from error
+        raise RecipeError(str(error)) from error
     x, _ = splits.train.fetch(torch.arange(min(_RECORDS, len(splits.train))))
     try:
         with evaluating(model), torch.no_grad():

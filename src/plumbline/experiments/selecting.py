@@ -148,7 +148,8 @@ def select(
         model = spec.build_model(splits)
         model.load_state_dict(torch.load(best[2], weights_only=True))
     chosen = best[1].model_copy(update={"origin": "selected"})
-    winner = RunSpec(recipe, chosen, spec.seed, noise_seed=seed)
+    noise_of = "secure" if seed is None else "seeded"
+    winner = RunSpec(recipe.model_copy(update={"noise": noise_of}), chosen, spec.seed)
     tested = load_data(winner)
     kept = Path(folder) / winner.folder
     make_folder(kept)

@@ -7,6 +7,7 @@ from the kind of data, the methods from whether there are groups.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,8 @@ from plumbline.mechanism.calibration import Budget
 from plumbline.methods import Method
 from plumbline.models import MODELS
 from plumbline.objectives import LOSSES, OPTIMIZERS
+from plumbline.registry import MARK, options_of
+from plumbline.training.run_identity import facts_of
 
 # On Adult at epsilon 1, DP-SGD is as accurate and far less well calibrated (loss 0.50, not 0.34).
 METHOD = "global_adapt"
@@ -139,7 +142,10 @@ def recipe_of(
     if recipe is None:
         if "data" not in description:
             raise RecipeError("There is neither a recipe nor data; give one of them.")
-        return _described(description)
+        try:
+            return _described(description)
+        except ValidationError as error:
+            raise RecipeError(wrong_fields(error, "what is given")) from None
     read = recipe if isinstance(recipe, Recipe) else Recipe.read(find(os.fspath(recipe)))
     own = [name for name in ("data", *_TABLE, "model", "loss", "methods") if name in description]
     if own:
@@ -211,7 +217,7 @@ def _data(given: Description) -> DataPart:
 
 
 def _is_file(given: str) -> bool:
-    return Path(given).suffix.lower() in (".csv", ".parquet") or Path(given).is_file()
+    return MARK not in given and bool(Path(given).suffix)
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,10 +275,7 @@ def _budget(given: Description, records: int) -> tuple[BudgetPart, tuple[float, 
     elif fields.get("expected_batch_size") is None:
         fields["expected_batch_size"] = max(1, round((whole.sampling_rate or 1.0) * records))
     fields["accountant"] = given.get("accountant", "pld")
-    try:
-        budget = BudgetPart.model_validate(fields)
-    except ValidationError as error:
-        raise RecipeError(wrong_fields(error, "the budget")) from None
+    budget = BudgetPart.model_validate(fields)
     return budget, tuple(float(one) for one in several) if len(several) > 1 else ()
 
 
@@ -294,15 +297,42 @@ def _row(label: str, method: Any, settings: Mapping[str, Any] | None = None) -> 
     if isinstance(method, MethodPart):
         return method
     if isinstance(method, Method):
+        known = _as_settings(method)
+        if known is not None:
+            return MethodPart(
+                name=method.name, label=label or LABELS.get(method.name, ""), settings=known
+            )
         token = reference_to(methods.METHODS, method, label=label or method.name)
         return MethodPart(name=token, label=label or method.name)
     name = reference_to(methods.METHODS, method, label=label)
     known = methods.find(name).name
     return MethodPart(
-        name=name if ":" in name else known,
+        name=name if MARK in name else known,
         label=label or LABELS.get(known, ""),
         settings=dict(settings or {}),
     )
+
+
+def _as_settings(method: Method) -> dict[str, Any] | None:
+    """The settings that make a method by its name; None for one that was not made so.
+
+    A recipe can then say what it is, and tuning knows where its settings are searched.
+    """
+    if method.name not in methods.METHODS:
+        return None
+    make = methods.METHODS[method.name].make
+    values = {
+        name: value
+        for part in (*method.evaluation, method.clipping)
+        for name, value in vars(part).items()
+    }
+    settings = {name: values[name] for name in options_of(make) if name in values}
+    try:
+        same = facts_of(make(**settings), "") == facts_of(method, "")
+        json.dumps(settings)
+    except (TypeError, ValueError):
+        return None
+    return settings if same else None
 
 
 def _changed(recipe: Recipe, given: Description) -> Recipe:

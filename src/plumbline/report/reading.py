@@ -184,7 +184,7 @@ def read(folder: str | os.PathLike[str]) -> Study:
 def _comparison(recipe: Recipe, root: Path) -> Study:
     finished: dict[str, dict[int, Path]] = {}
     for row in recipe.rows:
-        folders = {seed: root / _folder(recipe, row, seed) for seed in recipe.seeds}
+        folders = {seed: root / RunSpec(recipe, row, seed).folder for seed in recipe.seeds}
         done = {seed: folder for seed, folder in folders.items() if (folder / RESULT).is_file()}
         if done:
             finished[row.title] = done
@@ -224,14 +224,6 @@ def _single(root: Path) -> Study:
     recipe, run = read_spec(root).recipe, _run(root)
     table = table_of(recipe, [run.result])
     return Study(recipe, table, {run.result.method: (run,)}, None, True, root)
-
-
-def _folder(recipe: Recipe, row: MethodPart, seed: int) -> str:
-    """A run's folder; one that was selected privately has no seed of its noise."""
-    if row.origin != "selected":
-        return RunSpec(recipe, row, seed).folder
-    own = "own" if recipe.noise == "seeded" else None
-    return RunSpec(recipe, row, seed, noise_seed=seed if own else None).folder
 
 
 def _require_finished(root: Path) -> None:

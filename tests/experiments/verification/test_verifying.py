@@ -197,7 +197,7 @@ def test_an_unfinished_run(finished: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_folders_that_are_no_runs(finished: Path, tmp_path: Path) -> None:
     assert runs_in(finished) == [finished]
     assert runs_in(finished.parent) == [finished]
-    with pytest.raises(FileError, match="neither recipe"):
+    with pytest.raises(FileError, match="it has no recipe"):
         runs_in(tmp_path)
     with pytest.raises(FileError, match="There is no folder"):
         runs_in(tmp_path / "none")
