@@ -157,7 +157,7 @@ def test_json_names_no_classes(tmp_path: Path, mark: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     evil = {"__reduce__": ["os.mkdir", [str(mark)]], "py/object": "os.mkdir"}
-    (folder / "settings.json").write_text(json.dumps(evil))
-    with pytest.raises(RuntimeError, match=r"settings\.json is damaged"):
+    (folder / "recipe.json").write_text(json.dumps(evil))
+    with pytest.raises(RuntimeError, match=r"recipe\.json cannot be used"):
         verify(folder)
     assert not mark.exists()

@@ -69,7 +69,7 @@ def test_the_version_is_the_package_s(call: Called) -> None:
         (["compare", "dmo"], "Did you mean 'demo'?"),
         (["ledger", "nosuch"], "There is no ledger at nosuch"),
         (["report", "nosuch"], "There is no folder nosuch"),
-        (["report", "."], "neither recipe.json nor settings.json"),
+        (["report", "."], "has no recipe.json"),
         (["reproduce"], "Which one?"),
         (["reproduce", "nosuch"], "no reproduction 'nosuch'"),
         (["tune", "demo-untuned", "--private-selection"], "needs --epsilon"),

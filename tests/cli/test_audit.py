@@ -84,7 +84,7 @@ def test_the_claim_beside_an_attack_is_never_below_what_was_spent(
         (["step", "dpsgd", "--confidence", "1"], "--confidence"),
         (["run", "nosuch.toml"], "There is no recipe file nosuch.toml"),
         (["run", "demo", "--canaries", "20000"], "20000 canaries are asked for"),
-        (["membership", "nosuch"], "neither recipe.json nor settings.json"),
+        (["membership", "nosuch"], "has no recipe.json"),
     ],
 )
 def test_wrong_use_is_told_in_words(call: Called, arguments: list[str], message: str) -> None:

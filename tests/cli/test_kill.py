@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from plumbline import cli
-from plumbline.cli import own_run
 from plumbline.experiments import Recipe, RunSpec, run, running
 from plumbline.experiments.files import read_rows
 from plumbline.experiments.verification import CONTRADICTED, verify
@@ -28,7 +27,7 @@ STEPS = 8
 CALLS = 90  # to the disk, at most, in a life
 RECIPE = ["train", "small.toml", "--method", "DPSGD"]
 OWN = ["train", "--data", "people.csv", "--target", "income", "--method", "dpsgd", "--epochs", "2"]
-OWN += ["--batch", "80", "--out", "runs/own"]
+OWN += ["--batch", "80"]
 
 
 def life(arguments: list[str], before: Callable[[], object], lines: int | None) -> bool:
@@ -122,7 +121,6 @@ def test_killed_at_random(
     chance = random.Random(f"{kind} {kills}")
     # A checkpoint after every step, so that there is much to interrupt.
     monkeypatch.setattr(running, "_SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(own_run, "SAVE_SECONDS", 0.0)
     done = number = 0
     while done < kills:
         number += 1

@@ -35,7 +35,8 @@ def written(path: str) -> list[dict[str, str]]:
 def run(call: Called, tmp_path: Path) -> Path:
     people(tmp_path / "people.csv")
     assert call(*TRAIN, "--drop", "hours") == 0
-    return tmp_path / "run"
+    (folder,) = (tmp_path / "run" / "people").iterdir()
+    return folder
 
 
 def held_out(path: Path) -> list[str]:
@@ -58,7 +59,7 @@ def test_on_the_rows_that_the_run_was_judged_on_the_accuracy_is_its_own(
         later.write_text("\n".join(held_out(table)) + "\n")
     assert call(*TRAIN, "--json", *(["--test", "later.csv"] if second else [])) == 0
     report = call.json["report"]
-    assert call("predict", "run", "--data", "later.csv", "--out", "said.csv") == 0
+    assert call("predict", "run/people", "--data", "later.csv", "--out", "said.csv") == 0
     rows = written("said.csv")
     right = [row["prediction"] == row["income"] for row in rows]
     assert len(right) == sum(report["sizes"].values())
@@ -72,7 +73,7 @@ def test_on_the_rows_that_the_run_was_judged_on_the_accuracy_is_its_own(
 def test_new_rows(call: Called, run: Path, tmp_path: Path) -> None:
     # Other order, a further column, and neither the target nor the column that was dropped.
     (tmp_path / "new.csv").write_text("note,sex,city,age\nold,f,Oslo,80\nyoung,m,Lima,18\n")
-    assert call("predict", "run", "--data", "new.csv") == 0
+    assert call("predict", "run/people", "--data", "new.csv") == 0
     assert "2 rows, with the probability of each class, are in predictions.csv." in call.out
     old, young = written("predictions.csv")
     names = ["note", "sex", "city", "age", "prediction", "probability_high", "probability_low"]
@@ -90,17 +91,17 @@ def test_new_rows(call: Called, run: Path, tmp_path: Path) -> None:
 def test_what_no_training_row_had_is_said(call: Called, run: Path, tmp_path: Path) -> None:
     rows = "sex,city,age\nf,Cairo,200\nf,Oslo,-5\nf,Oslo,40\n"
     (tmp_path / "new.csv").write_text(rows)
-    assert call("predict", "run", "--data", "new.csv", "--out", "a.csv") == 0
+    assert call("predict", "run/people", "--data", "new.csv", "--out", "a.csv") == 0
     assert (
         "city: 1 row has a category that the training rows had not, such as 'Cairo'; it counts "
         "as none." in call.err
     )
     assert "age: 2 rows have a number outside 18 to 80, such as '200', '-5'; it is" in call.err
-    assert call("predict", "run", "--data", "new.csv", "--json") == 0
+    assert call("predict", "run/people", "--data", "new.csv", "--json") == 0
     assert set(call.json["unseen"]) == {"city", "age"}
     assert call.json["rows"] == sum(call.json["predicted"].values()) == 3
     (tmp_path / "new.csv").write_text(rows.replace("200", "80").replace("-5", "18"))
-    assert call("predict", "run", "--data", "new.csv", "--out", "b.csv") == 0
+    assert call("predict", "run/people", "--data", "new.csv", "--out", "b.csv") == 0
     chances = [[row["probability_low"] for row in written(name)] for name in ("a.csv", "b.csv")]
     assert chances[0] == chances[1]
 
@@ -128,7 +129,7 @@ def test_rows_that_cannot_be_used(
 ) -> None:
     if rows is not None:
         (tmp_path / "new.csv").write_text(rows)
-    assert call("predict", "run", "--data", "new.csv", *options) == 2
+    assert call("predict", "run/people", "--data", "new.csv", *options) == 2
     assert message in call.err
     assert "categorical=" not in call.err
     assert not Path("predictions.csv").exists()
@@ -138,7 +139,7 @@ def test_rows_that_cannot_be_used(
 
 def test_rows_that_lack_a_value_can_be_left_out(call: Called, run: Path, tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("sex,city,age,note\nf,,3,a\nf,Oslo,3,\nf,Oslo,,c\n")
-    assert call("predict", "run", "--data", "new.csv", "--missing", "drop", "--json") == 0
+    assert call("predict", "run/people", "--data", "new.csv", "--missing", "drop", "--json") == 0
     assert call.json["rows"] == 1
     assert [row["note"] for row in written("predictions.csv")] == [""]
 
@@ -170,13 +171,13 @@ def test_folders_that_cannot_be_used(
     call: Called, run: Path, damage: Callable[[Path], object], code: int, message: str
 ) -> None:
     damage(run)
-    assert call("predict", "run", "--data", "people.csv") == code
+    assert call("predict", "run/people", "--data", "people.csv") == code
     assert message in call.err
     assert "Traceback" not in call.err
 
 
 def test_a_file_that_cannot_be_written(call: Called, run: Path) -> None:
-    assert call("predict", "run", "--data", "people.csv", "--out", "none/said.csv") == 1
+    assert call("predict", "run/people", "--data", "people.csv", "--out", "none/said.csv") == 1
     assert "Cannot write none/said.csv: No such file" in call.err
 
 
@@ -188,7 +189,7 @@ def test_the_run_of_a_recipe_has_no_table(call: Called, tmp_path: Path) -> None:
 
 
 def test_an_encoding_that_was_changed_is_found(call: Called, run: Path) -> None:
-    assert call("verify", "run") == 0
+    assert call("verify", "run/people") == 0
     changed(missing_values=["?"])(run)
-    assert call("verify", "run") == 1
+    assert call("verify", "run/people") == 1
     assert "encoding.json was changed" in " ".join(call.out.split())

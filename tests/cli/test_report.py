@@ -20,22 +20,24 @@ def test_a_run_on_ones_own_table(
     people(tmp_path / "people.csv")
     monkeypatch.setattr(sys, "argv", ["plumbline", *RUN])
     assert call(*RUN) == 0
-    assert "plumbline report 'my run'" in call.out
-    assert call("report", "my run", "--json") == 0
+    assert "plumbline report 'my run/people/" in call.out
+    assert call("report", "my run/people", "--json") == 0
     page = Path(call.json["page"]).read_text()
     assert "people.csv" in page
-    assert "train --data people.csv --target income" in page
+    assert "plumbline train people.toml" in page
+    assert "target = &quot;income&quot;" in page
     assert "operating system&#x27;s entropy" in page
-    study = read(tmp_path / "my run")
+    study = read(tmp_path / "my run" / "people")
     assert (study.single, study.groups) == (True, ["f", "m"])
     assert 0 < study.row(study.titles[0]).epsilon <= 3
-    assert call("audit", "membership", "my run") == 2
-    assert "which of its records were trained on" in call.err
+    assert call("audit", "membership", "my run/people", "--replicates", "10") == 0
+    assert "AUC" in call.out
 
 
 def test_a_run_that_is_not_finished(call: Called, tmp_path: Path) -> None:
     people(tmp_path / "people.csv")
     assert call(*RUN) == 0
-    (tmp_path / "my run" / "result.json").unlink()
-    assert call("report", "my run") == 2
+    (folder,) = (tmp_path / "my run" / "people").iterdir()
+    (folder / "result.json").unlink()
+    assert call("report", folder) == 2
     assert "is not finished; start it again" in call.err

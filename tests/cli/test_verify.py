@@ -74,5 +74,5 @@ def test_a_ledger_that_is_gone(call: Called, tmp_path: Path) -> None:
 
 def test_what_is_no_run(call: Called, tmp_path: Path) -> None:
     assert call("verify", tmp_path) == 2
-    assert "neither recipe.json nor settings.json" in call.err
+    assert "has no recipe.json" in call.err
     assert call("verify", tmp_path / "none") == 2

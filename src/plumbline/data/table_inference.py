@@ -65,9 +65,7 @@ def table(
         _check_together(target, groups, drop)
         used = [name for name in file.names if name not in (target, *drop)]
         if not used:
-            raise TableError(
-                f"{file.title} has no column beside the target '{target}' to learn from."
-            )
+            raise TableError(f"{file.title} has no column to learn from beside '{target}'.")
         seen = _look(file, [target, *groups, *used], set(missing_values))
         found = [name for name in used if name not in (*groups, *categorical) and seen[name].words]
         _check_sizes(seen, target, groups, [*categorical, *found])

@@ -297,11 +297,10 @@ def _row(label: str, method: Any, settings: Mapping[str, Any] | None = None) -> 
     if isinstance(method, MethodPart):
         return method
     if isinstance(method, Method):
-        known = _as_settings(method)
-        if known is not None:
-            return MethodPart(
-                name=method.name, label=label or LABELS.get(method.name, ""), settings=known
-            )
+        own = _as_settings(method)
+        if own is not None:
+            title = label or LABELS.get(method.name, "")
+            return MethodPart(name=method.name, label=title, settings=own)
         token = reference_to(methods.METHODS, method, label=label or method.name)
         return MethodPart(name=token, label=label or method.name)
     name = reference_to(methods.METHODS, method, label=label)

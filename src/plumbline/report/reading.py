@@ -21,7 +21,7 @@ from plumbline.experiments.files import METRICS, RECIPE, RESULT, VERSIONS, read_
 from plumbline.experiments.probing import DIAGNOSTICS, FINAL_FILE
 from plumbline.experiments.recipe import MethodPart, Recipe
 from plumbline.experiments.run_result import RunResult, read_result
-from plumbline.experiments.run_spec import RunSpec, read_spec
+from plumbline.experiments.run_spec import RunSpec, is_run, read_spec
 from plumbline.experiments.together import Total, total_cost
 
 TUNING = "tuning.json"
@@ -170,6 +170,9 @@ def read(folder: str | os.PathLike[str]) -> Study:
     """
     root = Path(folder)
     path = root / RECIPE
+    runs = [one for one in sorted(root.glob("*")) if one.is_dir() and is_run(one)]
+    if not path.is_file() and len(runs) == 1:
+        return _single(runs[0])
     if not path.is_file():
         raise ValueError(
             f"{root} has no {RECIPE}; give the folder of a comparison or of a run, as `plumbline "
