@@ -73,7 +73,7 @@ def test_the_version_is_the_package_s(call: Called) -> None:
         (["reproduce"], "Which one?"),
         (["reproduce", "nosuch"], "no reproduction 'nosuch'"),
         (["tune", "demo-untuned", "--private-selection"], "needs --epsilon"),
-        (["tune", "demo-untuned", "--epsilon", "3"], "--epsilon belongs to --private-selection"),
+        (["tune", "demo-untuned", "--seed", "3"], "--seed belongs to --private-selection"),
         (["compare", "demo", "--workers", "0"], "--workers"),
     ],
 )

@@ -116,7 +116,7 @@ def test_what_no_training_row_had_is_said(call: Called, run: Path, tmp_path: Pat
             [],
             "'age' has no value in row 1 of new.csv. Fill such cells, ",
         ),
-        ("sex,city,age\nf,,3\n", [], "or say --missing drop."),
+        ("sex,city,age\nf,,3\n", [], "leave their rows out (--missing drop)."),
         ("sex,city,age\nf,Oslo,old\n", [], "'age' has 'old' in row 1 of new.csv, which is no fin"),
         ("sex,city,age,prediction\nf,Oslo,3,low\n", [], "has a column 'prediction' already"),
         ("sex,city,age\nf,Oslo,3\n", ["--out", "new.csv"], "the data itself"),
@@ -159,9 +159,9 @@ def changed(**values: Any) -> Callable[[Path], object]:
 @pytest.mark.parametrize(
     ("damage", "code", "message"),
     [
-        (without("result.json"), 2, "or the run is not finished"),
-        (without("encoding.json"), 2, "run has no encoding.json"),
-        (without("model.pt"), 1, "model.pt does not load"),
+        (without("result.json"), 1, "is not finished: it has no result.json"),
+        (without("encoding.json"), 2, " has no encoding.json"),
+        (without("model.pt"), 1, "has no model.pt"),
         (lambda run: (run / "model.pt").write_bytes(b"PK"), 1, "model.pt does not load"),
         (changed(classes=["high"]), 1, "has 6 features and 1 classes, and the network 6 and 2"),
         (changed(columns=[3]), 1, "encoding.json is damaged"),
@@ -185,7 +185,7 @@ def test_the_run_of_a_recipe_has_no_table(call: Called, tmp_path: Path) -> None:
     people(tmp_path / "people.csv")
     assert call("train", small_recipe(tmp_path), "--method", "dpsgd", "--json") == 0
     assert call("predict", call.json["folder"], "--data", "people.csv") == 2
-    assert "those of a recipe do not" in call.err
+    assert "the run was not made on a table" in call.err
 
 
 def test_an_encoding_that_was_changed_is_found(call: Called, run: Path) -> None:

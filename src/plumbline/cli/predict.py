@@ -75,7 +75,7 @@ def predict(
 
 def _trained(folder: Path) -> tuple[nn.Module, TableEncoding]:
     """The model of a finished run, and how rows become what it sees."""
-    from plumbline.experiments.files import ENCODING
+    from plumbline.experiments.files import ENCODING, FileError
     from plumbline.instruments import load
 
     found = load(folder)
@@ -84,12 +84,13 @@ def _trained(folder: Path) -> tuple[nn.Module, TableEncoding]:
             f"{found.folder} has no {ENCODING}: the run was not made on a table. In Python, "
             "plumbline.load(folder).predict(x) takes what its model takes."
         )
-    shapes = {p.shape[-1] for p in found.model.parameters() if p.dim() > 1}
-    if len(found.encoding.features) not in shapes:
-        raise WrongUse(
-            f"{found.folder / ENCODING} has {len(found.encoding.features)} features, which is not "
-            "what the network takes: it is not of this run. `plumbline verify` says which file was "
-            "changed."
+    options = found.result.model["options"]
+    sizes = {"features": len(found.encoding.features), "classes": len(found.encoding.classes)}
+    if any(options.get(name, size) != size for name, size in sizes.items()):
+        raise FileError(
+            f"{found.folder / ENCODING} has {sizes['features']} features and {sizes['classes']} "
+            f"classes, and the network {options.get('features')} and {options.get('classes')}: it "
+            "is not of this run. `plumbline verify` says which file was changed."
         )
     return found.model, found.encoding
 

@@ -68,8 +68,9 @@ def weights(claim: RunClaim) -> Iterator[Check]:
         model = read_model(claim.folder, claim.spec, claim.result)
     except UnknownPart as error:
         yield Check(what, UNKNOWN, str(error))
-    except OSError as error:
-        yield Check(what, UNKNOWN, f"{MODEL} cannot be read: {error.strerror}")
+    except FileError as error:
+        gone = not (claim.folder / MODEL).is_file()
+        yield Check(what, UNKNOWN if gone else CONTRADICTED, str(error))
     except Exception as error:  # damage can look like anything
         words = f"{MODEL} does not load into the network: {type(error).__name__}"
         yield Check(what, CONTRADICTED, words)
