@@ -63,7 +63,7 @@ def test_the_version_is_the_package_s(call: Called) -> None:
         (["train", "--sensitiv", "sex"], "Did you mean --sensitive?"),
         (["budget", "--records", "10"], "Missing option '--epsilon'."),
         (["budget", "--records", "ten", "--epsilon", "1"], "'--records'"),
-        (["methods", "globl-adapt"], "no method 'globl_adapt'. Did you mean 'global_adapt'?"),
+        (["methods", "globl-adapt"], "no method 'globl-adapt'. Did you mean 'global_adapt'?"),
         (["data", "get", "mnits"], "no data set 'mnits'. Did you mean 'mnist'?"),
         (["compare", "nosuch.toml"], "There is no recipe file nosuch.toml"),
         (["compare", "dmo"], "Did you mean 'demo'?"),

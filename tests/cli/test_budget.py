@@ -3,7 +3,7 @@
 import pytest
 
 from plumbline.cli.app import console
-from plumbline.cli.budget import default_delta
+from plumbline.instruments.describing import default_delta
 from plumbline.mechanism.accountant import epsilon
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, StepRelease
 from plumbline.methods import METHODS

@@ -61,7 +61,7 @@ def test_alone_nothing_is_made() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [["train", "--data", "my.csv", "--target", "y"], ["compare", "demo"]], ids=str
+    "command", [["tune", "--data", "my.csv", "--target", "y"], ["compare", "demo"]], ids=str
 )
 def test_other_commands_are_refused(
     command: list[str], call: Called, monkeypatch: pytest.MonkeyPatch

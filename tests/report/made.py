@@ -90,6 +90,10 @@ def one(
     result = {
         "method": spec.method.title,
         "seed": spec.seed,
+        "delta": spec.recipe.budget.delta,
+        "noise_multiplier": 1.0,
+        "model": {"name": spec.model.name, "options": {}},
+        "settings": spec.method.settings,
         "epsilon": "inf" if free else 3.4,
         "steps": 10,
         "seconds": 1.5,

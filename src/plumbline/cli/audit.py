@@ -168,7 +168,7 @@ def membership(
     for title in study.titles:
         for run_ in study.runs[title]:
             spec = RunSpec(study.recipe, study.part(title), run_.result.seed)
-            folder = runs if study.single else runs / run_.result.folder
+            folder = study.folder if study.single else runs / run_.result.folder
             if not json_:
                 note(f"attacking {title}, seed {run_.result.seed}")
             one = membership_of(

@@ -149,9 +149,7 @@ def read_model(folder: Path, spec: RunSpec, result: Mapping[str, Any]) -> nn.Mod
     try:
         model.load_state_dict(torch.load(folder / MODEL, weights_only=True))
     except FileNotFoundError:
-        raise FileError(
-            f"{folder} has no {MODEL}: it was moved, or the run is not whole."
-        ) from None
+        raise FileError(f"{folder} has no {MODEL}: the run is not whole.") from None
     except Exception as error:  # damage can look like anything
         raise FileError(
             f"{folder / MODEL} does not load into the network that {RESULT} names "
