@@ -66,12 +66,13 @@ def test_rows_of_one_method_stand_beside_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("finished", [True, False], ids=["no-recipe", "no-run"])
 def test_a_folder_with_nothing_to_show_is_refused(tmp_path: Path, finished: bool) -> None:
-    root = comparison(tmp_path / "c", methods=METHODS[:1], seeds=(0,), baseline=None)
+    seeds = (0, 1) if finished else (0,)
+    root = comparison(tmp_path / "c", methods=METHODS[:1], seeds=seeds, baseline=None)
     if finished:
         (root / "recipe.json").unlink()
     else:
         (run_folder(root, "nonprivate", 0) / "result.json").unlink()
-    with pytest.raises(ValueError, match="neither recipe.json" if finished else "no finished run"):
+    with pytest.raises(ValueError, match="has no recipe" if finished else "no finished run"):
         read(root)
 
 
