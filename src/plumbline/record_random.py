@@ -10,7 +10,11 @@ a cryptographic source.
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -62,6 +66,22 @@ class Draws:
         counter = torch.arange(1, count + 1, device=self._streams.device) + self._drawn
         self._drawn += count
         return _mixed(self._streams[:, None] + counter * _signed(_GOLDEN)).view(len(self), *shape)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The global generators of torch, numpy and Python start at ``seed``, and are put back."""
+    before = torch.default_generator.get_state(), numpy.random.get_state(), random.getstate()
+    # Not torch.manual_seed, which also formats stack traces for devices that are not there.
+    torch.default_generator.manual_seed(seed)
+    numpy.random.seed(seed % 2**32)
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(before[0])
+        numpy.random.set_state(before[1])
+        random.setstate(before[2])
 
 
 def _signed(value: int) -> int:

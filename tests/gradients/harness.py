@@ -47,7 +47,6 @@ def assert_matches_loop(
     perturbed: bool = True,
     autocast: bool = False,
     batch_dim: int = 0,
-    records: int | None = None,
 ) -> PerSampleGradients:
     """Every operation of a capture equals the loop; returns the (second) capture.
 
@@ -61,8 +60,8 @@ def assert_matches_loop(
         tolerance: Relative error allowed; by default that of ``dtype`` or of autocast.
         perturbed: Also capture with every record at its own weights.
         autocast: Run model and loss under bfloat16 autocast, the loop too.
-        batch_dim: The dimension of every input, and of the output, that counts the records.
-        records: Passed on to ``capture``.
+        batch_dim: The dimension of every input, and of the output, that counts the records for
+            the model; the batch itself always has them first.
     """
     model = model.to(dtype)
     inputs = _mapped(inputs, lambda x: x.to(dtype) if x.is_floating_point() else x)
@@ -71,15 +70,20 @@ def assert_matches_loop(
     truth = loop(model, inputs, run, batch_dim)
     norms = record_norms(truth)
 
+    batch = _mapped(inputs, lambda x: x.movedim(batch_dim, 0))
+
+    def loss(model: nn.Module, record: Inputs) -> Tensor:
+        return run(model, _mapped(record, lambda x: x.movedim(0, batch_dim)))
+
     for which in ("first", "later"):
-        found = capture(model, lambda: run(model, inputs), records=records)
+        found = capture(model, loss, batch)
         # Under autocast the loop itself is only right to that precision, parameter by parameter.
         _assert_operations(found, truth, tolerance, f"{which} capture", whole=autocast)
 
     if perturbed and found.records:
         scale = torch.where(norms > 0, 0.1 / norms, 0.0).to(dtype)
         moved = loop(model, inputs, run, batch_dim, offsets=truth, scale=scale)
-        own = capture(model, lambda: run(model, inputs), at=Perturbation(found, scale))
+        own = capture(model, loss, batch, at=Perturbation(found, scale))
         _assert_operations(own, moved, tolerance, "perturbed capture", whole=autocast)
     return found
 

@@ -6,10 +6,8 @@ about privacy.
 """
 
 from plumbline.gradients.allocator import release_memory
-from plumbline.gradients.batch_statistics import grouped_batch_norm, without_batch_norm
-from plumbline.gradients.capturing import Perturbation, capture
+from plumbline.gradients.capturing import Isolation, Loss, Perturbation, capture
 from plumbline.gradients.errors import (
-    BatchDimensionError,
     CaptureError,
     EscapedParameterError,
     LossError,
@@ -28,10 +26,11 @@ combine = PerSampleGradients.combine
 
 __all__ = [
     "KERNELS",
-    "BatchDimensionError",
     "CaptureError",
     "EscapedParameterError",
     "Explanation",
+    "Isolation",
+    "Loss",
     "LossError",
     "PerSampleGradients",
     "Perturbation",
@@ -40,9 +39,7 @@ __all__ = [
     "capture",
     "combine",
     "explain",
-    "grouped_batch_norm",
     "hvp",
     "jitter",
     "release_memory",
-    "without_batch_norm",
 ]

@@ -1,37 +1,39 @@
 """``capture``: per-record gradients from one forward and one backward pass.
 
-The model's trainable parameters are replaced by tracked tensors while ``losses()`` runs, and are
-always put back. The first capture of a model is checked against autograd (``checking.py``), so that
-no parameter can escape and no two records can be confused; so is any later capture whose layout is
-ambiguous (a batch that happens to be as long as a sequence).
+The model and the loss are run for one record, and ``torch.vmap`` makes the batch of it
+(``one_record.py``): no record can reach another. Meanwhile the model's trainable parameters are
+replaced by tracked tensors, which are always put back. The first capture of a model is compared
+with autograd (``checking.py``), so that no parameter can escape.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from plumbline.gradients import one_by_one
 from plumbline.gradients.allocator import keep_freed_memory
-from plumbline.gradients.capture_history import EmptyBatch, History, history_of
 from plumbline.gradients.checking import ANOTHER_SCALE, AutogradCheck, Difference, unsteady
-from plumbline.gradients.errors import (
-    CaptureError,
-    EscapedParameterError,
-    LossError,
-    RecordsMixError,
-    UnsupportedModelError,
-)
-from plumbline.gradients.layout_search import LayoutSearch
+from plumbline.gradients.errors import CaptureError, EscapedParameterError, LossError
 from plumbline.gradients.model_parts import ModelParts, parts_of
+from plumbline.gradients.one_record import batch_rows, for_each_record
 from plumbline.gradients.per_sample import PerSampleGradients
-from plumbline.gradients.random_state import RandomState
 from plumbline.gradients.substitution import substituted
 from plumbline.gradients.tape import Offset, Tape, Weight
 from plumbline.gradients.terms import Dense, Term
 from plumbline.gradients.tracked import Tracked
+from plumbline.record_random import Draws
+
+Loss = Callable[[nn.Module, Any], Tensor]
+"""From the model and a batch to one loss per row; it is called with one record."""
+
+Isolation = Literal["vmap", "loop"]
+"""How records are kept apart: all at once by ``torch.vmap``, or one after the other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +72,13 @@ At = Perturbation | Mapping[str, Tensor] | None
 
 def capture(
     model: nn.Module,
-    losses: Callable[[], Tensor],
+    loss: Loss,
+    batch: Any,
     at: At = None,
     *,
-    records: int | None = None,
-    together: Tensor | None = None,
+    rows: int = 1,
+    random: Draws | None = None,
+    isolation: Isolation = "vmap",
 ) -> PerSampleGradients:
     """The gradient of each record's own loss, from one forward and one backward pass.
 
@@ -83,16 +87,17 @@ def capture(
 
     Args:
         model: The model; its trainable parameters are the ones captured.
-        losses: Runs the model on a batch and returns one loss per record, ``[B]``.
+        loss: One loss per row, from the model and a batch. It is called with a batch of one record.
+        batch: Tensors with one row per record, in any nesting. What is not a tensor is the same for
+            every record.
         at: Where the gradients are taken: at the weights as they are (None), at weights shifted by
             one offset for all records (a mapping by parameter name), or at every record's own
             weights (a ``Perturbation``).
-        records: The number of records, if known. Otherwise it is read from the model's first
-            input, and the batch is run again if that was wrong.
-        together: When a record is several rows of the batch that may depend on each other (they
-            share batch statistics), the record that each row belongs to, ``[rows]``, from 0.
-            ``losses`` then returns a loss per row, and the gradients are those of each record's
-            summed losses.
+        rows: How many adjacent rows of the batch are one record and may depend on each other (they
+            share batch statistics). The gradients are those of the summed losses of a record.
+        random: Each record's random numbers, for dropout and the like. By default they follow from
+            torch's default generator and the place in the batch.
+        isolation: ``"vmap"``, or ``"loop"`` for models that it cannot run: one record at a time.
 
     Raises:
         CaptureError: With the reason and the remedy, when per-record gradients are not defined
@@ -101,82 +106,34 @@ def capture(
     keep_freed_memory()
     parts = parts_of(model)
     _refuse_misfit(at, parts.parameters)
-    start = RandomState(parts.parameters.values())
-    task = _Task(model, parts, losses, at, history_of(model), start, together)
-    if isinstance(at, Perturbation) and records is None:
-        records = at.rows
-    run = _run(task, records, task.history.unconfirmed(parts))
-    if run.compared:
-        task.history.confirm(parts, run.tape)
-    gradients = PerSampleGradients(run.terms, run.records, run.losses)
-    return gradients if together is None else gradients.pool(together)
-
-
-@dataclass(frozen=True)
-class _Task:
-    """The arguments of a capture; ``start`` is the random state before it."""
-
-    model: nn.Module
-    parts: ModelParts
-    losses: Callable[[], Tensor]
-    at: At
-    history: History
-    start: RandomState
-    together: Tensor | None
-
-
-def _run(task: _Task, records: int | None, checked: bool) -> _Run:
-    """A run, repeated with the same random numbers when something was misread."""
-    tape = Tape(records, task.history.memory, checked=checked)
-    try:
-        if records == 0:
-            raise EmptyBatch
-        with task.history.counting(task.model, tape):
-            run = _Run(task, tape)
-    except EmptyBatch:
-        return _Run.empty(task, tape)
-    except (RecordsMixError, UnsupportedModelError):
-        raise  # the number of records is not to blame, and another run could change the module
-    except (RuntimeError, ValueError, IndexError) as error:
-        # Perhaps only the number of records was misread: count the losses of a plain run.
-        task.start.restore()
-        with torch.no_grad():
-            count = examined(task.losses(), records)
-        task.start.restore()
-        if count != tape.expected:
-            if tape.expected is None and isinstance(error, LossError):
-                raise
-            if tape.expected is not None and not task.history.plausible(count):
-                raise _wrong_length(count, tape.expected) from error
-            run = _run(task, count, checked)
-            task.history.learn(count)
-            return run
-        return _otherwise(task, tape, None, error)
-    if tape.unsure and not checked:
-        task.start.restore()
-        return _run(task, run.records, True)
+    records = batch_rows(batch) // rows
+    if isinstance(at, Perturbation) and at.rows != records:
+        raise CaptureError(
+            f"The perturbation is for {at.rows} records, but the batch has {records}."
+        )
+    if records == 0:
+        terms = {name: _absent(p.detach(), 0) for name, p in parts.parameters.items()}
+        return PerSampleGradients(terms, 0, next(iter(parts.parameters.values())).new_zeros(0))
+    if isolation == "loop":
+        offsets = at.offsets() if isinstance(at, Perturbation) else None
+        shared = at if isinstance(at, Mapping) else None
+        losses, dense = one_by_one.gradients(
+            parts, lambda record: own_loss(loss(model, record), rows), batch,
+            records, offsets=offsets, shared=shared, random=random,
+        )  # fmt: skip
+        return PerSampleGradients({k: Dense(v) for k, v in dense.items()}, records, losses)
+    confirmed = _CONFIRMED.setdefault(model, set())
+    tape = Tape(records, random, rows=rows, checked=parts.signature not in confirmed)
+    run = _Run(model, parts, loss, batch, at, tape)
     if run.wrong is not None:
-        return _otherwise(task, tape, run.wrong.parameter, EscapedParameterError(run.wrong.message))
-    return run
+        raise EscapedParameterError(run.wrong.message)
+    if run.compared:
+        confirmed.add(parts.signature)
+    return PerSampleGradients(run.terms, records, run.losses)
 
 
-def _otherwise(task: _Task, tape: Tape, parameter: str | None, error: Exception) -> _Run:
-    """The first run with other layouts that agrees with autograd; raises ``error`` if none does."""
-    search = LayoutSearch()
-    while (layouts := search.after(tape.choices, parameter)) is not None:
-        task.start.restore()
-        tape = Tape(tape.expected, task.history.memory, checked=True, layouts=layouts)
-        try:
-            run = _Run(task, tape)
-        except (RecordsMixError, UnsupportedModelError):
-            raise
-        except (RuntimeError, ValueError, IndexError):
-            parameter = None
-        else:
-            if run.wrong is None:
-                return run
-            parameter = run.wrong.parameter
-    raise error
+_CONFIRMED: weakref.WeakKeyDictionary[nn.Module, set[object]] = weakref.WeakKeyDictionary()
+"""Which trainable parameters and modes of a model a capture was compared with autograd for."""
 
 
 class _Run:
@@ -184,56 +141,82 @@ class _Run:
 
     Attributes:
         terms: Every trainable parameter's gradients.
+        losses: Each record's loss, ``[B]``.
         compared: Whether the capture was compared with autograd.
         wrong: How it differs from autograd, if it was compared and does.
     """
 
-    def __init__(self, task: _Task, tape: Tape) -> None:
-        self.tape = tape
+    def __init__(
+        self, model: nn.Module, parts: ModelParts, loss: Loss, batch: Any, at: At, tape: Tape
+    ) -> None:
         self.wrong: Difference | None = None
-        parameters = task.parts.parameters
-        tape.constants = task.parts.constants
-        weights = _weights(tape, parameters, task.at)
-        with substituted(task.parts, weights) as tracked, torch.enable_grad():
-            values = task.losses()
-            self.records = examined(values, tape.expected)
+        self._tape = tape
+        parameters = parts.parameters
+        weights = _weights(tape, parameters, at)
+        stand_ins = {name: Tracked.of(weight) for name, weight in weights.items()}
+        with substituted(parts, stand_ins), torch.enable_grad():
+            values = record_losses(model, loss, batch, tape)
             self.losses = values.detach()
             self.compared = tape.checked and bool(torch.isfinite(self.losses).all())
             tape.backward(values.sum(), keep=self.compared)
-            self.terms = _taken(weights, self.records)
+            self.terms = _taken(weights, tape.records)
             if self.compared:
-                probe = AutogradCheck(self.losses, task.together)
-                probe.differentiate(values, weights, parameters, tracked)
+                probe = AutogradCheck(self.losses)
+                probe.differentiate(values, weights, parameters, stand_ins)
                 self.wrong = self._difference(probe)
             if self.wrong is not None:
-                # Perhaps a record's gradient is only rounding. Alone in its batch a record cannot
-                # be confused with another, and a later batch will be checked.
+                # Perhaps a record's gradient is only rounding: it is left out, and a later batch
+                # will be checked.
                 tape.backward(ANOTHER_SCALE * values.sum(), keep=True)
-                probe.leave_out(self._unsteady(_taken(weights, self.records)))
-                probe.differentiate(values, weights, parameters, tracked)
+                probe.leave_out(self._unsteady(_taken(weights, tape.records)))
+                probe.differentiate(values, weights, parameters, stand_ins)
                 self.compared = probe.complete
-                if self.records == 1 or bool(probe.weights.any()):
+                if tape.records == 1 or bool(probe.weights.any()):
                     self.wrong = self._difference(probe)
+                else:
+                    self.wrong = None
             tape.release()
 
     @torch.no_grad()
     def _difference(self, probe: AutogradCheck) -> Difference | None:
-        return probe.difference(self.terms, narrow=self.tape.narrow)
+        return probe.difference(self.terms, narrow=self._tape.narrow)
 
     @torch.no_grad()
     def _unsteady(self, again: Mapping[str, Term]) -> Tensor:
-        return unsteady(self.terms, again, narrow=self.tape.narrow)
+        return unsteady(self.terms, again, narrow=self._tape.narrow)
 
-    @classmethod
-    def empty(cls, task: _Task, tape: Tape) -> _Run:
-        """The run of a batch without records; it only shows that the model accepts one."""
-        run = cls.__new__(cls)
-        with torch.no_grad():
-            values = task.losses()
-        run.records, run.losses = examined(values, 0), values
-        run.tape, run.wrong, run.compared = tape, None, False
-        run.terms = {name: _absent(p.detach(), 0) for name, p in task.parts.parameters.items()}
-        return run
+
+def record_losses(model: nn.Module, loss: Loss, batch: Any, tape: Tape) -> Tensor:
+    """Each record's loss, ``[B]``, with the graph that leads to its gradient."""
+    values = for_each_record(
+        lambda record: own_loss(loss(model, record), tape.rows), batch, tape
+    )
+    if torch.is_grad_enabled() and not values.requires_grad:
+        raise LossError(
+            "The losses do not depend on any trainable parameter (is the model called under "
+            "no_grad, or its output detached?), so there is no gradient to capture."
+        )
+    return values
+
+
+def own_loss(values: object, rows: int) -> Tensor:
+    """One record's loss, a number, from what the loss function returned for its rows."""
+    if isinstance(values, Tracked):
+        raise LossError(
+            f"The losses depend on the parameter '{values._weight.name}' but on no record: the "
+            "module that uses it ignores its input, so one record's gradient is not defined."
+        )
+    if not isinstance(values, Tensor):
+        raise LossError(
+            f"The loss must be a tensor with one number per record, got {type(values).__name__}."
+        )
+    if values.shape not in (torch.Size([rows]), *([torch.Size([])] if rows == 1 else [])):
+        raise LossError(
+            f"The loss of a batch of {rows} must have shape [{rows}], one loss per record; got "
+            f"shape {tuple(values.shape)}. Reduce each record's losses to one number, and no "
+            "further."
+        )
+    return values.sum()
 
 
 def _refuse_misfit(at: At, parameters: Mapping[str, nn.Parameter]) -> None:
@@ -287,34 +270,3 @@ def _absent(value: Tensor, records: int) -> Term:
     return Dense(value.new_zeros(()).expand(records, *value.shape))
 
 
-def examined(values: object, expected: int | None) -> int:
-    """The number of losses, once they are known to be one per record."""
-    if isinstance(values, Tracked):
-        raise LossError(
-            f"The losses depend on the parameter '{values._weight.name}' but on no record: the "
-            "module that uses it ignores its input, so one record's gradient is not defined."
-        )
-    if not isinstance(values, Tensor):
-        raise LossError(f"losses() must return a tensor of shape [B], got {type(values).__name__}.")
-    if values.dim() != 1:
-        hint = 'Use reduction="none" in the loss' if values.dim() == 0 else "Reduce each record's"
-        raise LossError(
-            f"losses() must return one loss per record, shape [B]; got shape "
-            f"{tuple(values.shape)}. {hint}{' losses to one number' if values.dim() else ''}."
-        )
-    if expected is not None and len(values) != expected:
-        raise _wrong_length(len(values), expected)
-    if torch.is_grad_enabled() and not values.requires_grad and len(values):
-        raise LossError(
-            "The losses do not depend on any trainable parameter (is the model called under "
-            "no_grad, or its output detached?), so there is no gradient to capture."
-        )
-    return len(values)
-
-
-def _wrong_length(count: int, expected: int | None) -> LossError:
-    return LossError(
-        f"losses() returned {count} losses for a batch of {expected} records. Return exactly one "
-        "loss per record (for sequences, the mean over the record's own tokens). If the "
-        f"batch really has {count} records, pass capture(..., records={count})."
-    )

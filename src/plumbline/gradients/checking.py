@@ -1,8 +1,7 @@
 """Checks a capture against autograd's own gradient.
 
 With random weights ``r_i``, autograd's gradient of ``sum_i r_i loss_i`` must equal the capture's
-``sum(r)``. Confusing two records leaves the plain sum unchanged, so the weights have both signs. A
-difference is compared with the root of ``sum_i |r_i g_i|^2``, the size that a sum of unrelated
+``sum(r)``. A difference is compared with the root of ``sum_i |r_i g_i|^2``, the size that a sum of unrelated
 gradients would have: next to ``sum_i |r_i g_i|`` it would vanish in a large batch. A parameter that
 is used where the capture does not see it shows as a gradient that reached the parameter (or its
 stand-in) itself.
@@ -33,28 +32,20 @@ class Difference:
 
 
 class AutogradCheck:
-    """Random weights on the losses, and autograd's gradient of that weighted sum.
+    """Random weights on the losses, and autograd's gradient of that weighted sum."""
 
-    Rows that belong to one record (``together``) share a weight: their losses depend on each other.
-    """
-
-    def __init__(self, losses: Tensor, together: Tensor | None = None) -> None:
+    def __init__(self, losses: Tensor) -> None:
         # Drawn on the CPU, so that they do not depend on the device.
         generator = torch.Generator("cpu").manual_seed(len(losses))
         weights = 0.5 + torch.rand(len(losses), generator=generator, device="cpu")
         weights[torch.randperm(len(losses), generator=generator, device="cpu") % 2 == 1] *= -1
-        if together is not None:
-            weights = weights[together.to(weights.device)]
         self.weights = weights.to(losses)
-        self._together = together
         self._left_out = False
         self._reference: dict[str, Tensor | None] = {}
         self._escaped: list[str] = []
 
     def leave_out(self, rows: Tensor) -> None:
-        """Leaves out ``rows`` (``[B]`` bool) from now on, and the rows together with them."""
-        if self._together is not None:
-            rows = torch.isin(self._together, self._together[rows])
+        """Leaves out the records ``rows`` (``[B]`` bool) from now on."""
         self.weights = self.weights.masked_fill(rows, 0)
         self._left_out = True
 
@@ -118,9 +109,8 @@ class AutogradCheck:
                 return Difference(
                     name,
                     f"The captured gradient of the parameter '{name}' differs from autograd's own "
-                    f"(by {error:.2e}, its size is {size:.2e}): the capture cannot tell records "
-                    "apart. The batch dimension must come first (or second) in every tensor that "
-                    "meets a parameter, and a record's loss must depend on that record only.",
+                    f"(by {error:.2e}, its size is {size:.2e}): something that the parameter does "
+                    'escapes the capture. Use isolation="loop", and please report the model.',
                 )
         return None
 

@@ -11,41 +11,51 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from plumbline.gradients.capture_history import history_of
-from plumbline.gradients.capturing import examined
+from plumbline.gradients import one_by_one
+from plumbline.gradients.capturing import Isolation, Loss, own_loss, record_losses
+from plumbline.gradients.errors import CaptureError
 from plumbline.gradients.model_parts import parts_of
+from plumbline.gradients.one_record import batch_rows
 from plumbline.gradients.per_sample import PerSampleGradients
 from plumbline.gradients.random_state import RandomState
 from plumbline.gradients.substitution import substituted
 from plumbline.gradients.tape import Tape, Weight
 from plumbline.gradients.terms import Dense
+from plumbline.gradients.tracked import Tracked
+from plumbline.record_random import Draws
 
 Mode = Literal["auto", "forward", "reverse"]
 
 
 def hvp(
     model: nn.Module,
-    losses: Callable[[], Tensor],
+    loss: Loss,
+    batch: Any,
     vectors: PerSampleGradients | Mapping[str, Tensor],
     *,
-    records: int | None = None,
+    rows: int = 1,
+    random: Callable[[], Draws] | None = None,
+    isolation: Isolation = "vmap",
     mode: Mode = "auto",
 ) -> PerSampleGradients:
     """The Hessian of each record's own loss times the record's own vector.
 
     Args:
         model: The model; its trainable parameters are differentiated.
-        losses: Runs the model on a batch and returns one loss per record, ``[B]``.
+        loss: One loss per row, from the model and a batch. It is called with a batch of one record.
+        batch: Tensors with one row per record, in any nesting.
         vectors: Per-record vectors ``[B, *shape]`` by parameter name (or the gradients of the same
             records), or one vector ``[*shape]`` for all. Missing parameters count as zero.
-        records: The number of records, if known.
+        rows: How many adjacent rows of the batch are one record.
+        random: Gives each record's random numbers, from their beginning.
+        isolation: How records are kept apart.
         mode: ``"forward"`` over reverse, ``"reverse"`` over reverse, or ``"auto"``: forward, and
             reverse where torch does not support it.
 
@@ -53,32 +63,44 @@ def hvp(
         ``H_i v_i`` as dense per-record gradients, to be combined with others.
     """
     if isinstance(vectors, PerSampleGradients):
-        records = vectors.records if records is None else records
         vectors = vectors.materialise()
+    parts, records = parts_of(model), batch_rows(batch) // rows
+    unknown = set(vectors) - set(parts.parameters)
+    if unknown:
+        raise KeyError(f"The vectors name {sorted(unknown)[0]!r}, not a trainable parameter.")
+    if isolation == "loop":
+        losses, products = one_by_one.gradients(
+            parts, lambda record: own_loss(loss(model, record), rows), batch,
+            records, along=vectors, random=None if random is None else random(),
+        )  # fmt: skip
+        return PerSampleGradients({k: Dense(v) for k, v in products.items()}, records, losses)
+
+    def products_of(*, forward: bool) -> PerSampleGradients:
+        tape = Tape(records, None if random is None else random(), rows=rows, dense=True)
+        return _products(model, loss, batch, vectors, tape, forward=forward)
+
     if mode != "auto":
-        return _products(model, losses, vectors, records, forward=mode == "forward")
+        return products_of(forward=mode == "forward")
     start = RandomState(model.parameters())
     try:
-        return _products(model, losses, vectors, records, forward=True)
+        return products_of(forward=True)
+    except CaptureError:
+        raise
     except (NotImplementedError, RuntimeError):
         start.restore()
-        return _products(model, losses, vectors, records, forward=False)
+        return products_of(forward=False)
 
 
 def _products(
     model: nn.Module,
-    losses: Callable[[], Tensor],
+    loss: Loss,
+    batch: Any,
     vectors: Mapping[str, Tensor],
-    records: int | None,
+    tape: Tape,
     *,
     forward: bool,
 ) -> PerSampleGradients:
-    parts, history = parts_of(model), history_of(model)
-    unknown = set(vectors) - set(parts.parameters)
-    if unknown:
-        raise KeyError(f"The vectors name {sorted(unknown)[0]!r}, not a trainable parameter.")
-    tape = Tape(records, history.memory, checked=False, dense=True)
-    tape.constants = parts.constants
+    parts = parts_of(model)
     weights = {
         name: Weight(tape, name, parameter.detach()) for name, parameter in parts.parameters.items()
     }
@@ -88,13 +110,11 @@ def _products(
             weights[name].tangent = vector
     with (
         forward_ad.dual_level(),
-        history.counting(model, tape),
-        substituted(parts, weights),
+        substituted(parts, {name: Tracked.of(weight) for name, weight in weights.items()}),
         torch.enable_grad(),
         sdpa_kernel(SDPBackend.MATH),
     ):
-        values = losses()
-        count = examined(values, tape.expected)
+        values = record_losses(model, loss, batch, tape)
         met = {name: weight.own for name, weight in weights.items() if weight.own is not None}
         first = torch.autograd.grad(
             values.sum(), list(met.values()), create_graph=not forward, allow_unused=True
@@ -108,10 +128,10 @@ def _products(
         for name, parameter in parts.parameters.items():
             product = products.get(name)
             if product is None:
-                product = parameter.detach().new_zeros(()).expand(count, *parameter.shape)
+                product = parameter.detach().new_zeros(()).expand(tape.records, *parameter.shape)
             terms[name] = Dense(product.detach())
         detached = _parts(values)[0].detach()
-    return PerSampleGradients(terms, count, detached)
+    return PerSampleGradients(terms, tape.records, detached)
 
 
 def _parts(dual: Tensor) -> tuple[Tensor, Tensor | None]:

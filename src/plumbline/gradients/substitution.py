@@ -1,4 +1,4 @@
-"""Replaces a model's parameters with tracked tensors for the duration of a capture."""
+"""Replaces a model's parameters with other tensors for the duration of a capture."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from typing import Any
 from torch import Tensor
 
 from plumbline.gradients.model_parts import ModelParts
-from plumbline.gradients.tape import Weight
-from plumbline.gradients.tracked import Tracked
 
 
 @contextmanager
-def substituted(parts: ModelParts, weights: Mapping[str, Weight]) -> Iterator[dict[str, Tracked]]:
-    """Replaces the parameters with tracked tensors, and puts the parameters back at the end.
+def substituted(parts: ModelParts, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Replaces the parameters with other tensors, and puts the parameters back at the end.
 
-    Tied parameters are one weight. Anything that a module computed from tracked tensors and stored
+    Tied parameters are one tensor. Anything that a module computed from them and stored
     on itself (as old-style weight norm does) is restored too.
     """
-    tracked = {name: Tracked.of(weight) for name, weight in weights.items()}
     changed: list[tuple[dict[str, Any], str, Any]] = []
 
     def put(holder: dict[str, Any], key: str, value: object) -> None:
@@ -29,10 +26,10 @@ def substituted(parts: ModelParts, weights: Mapping[str, Weight]) -> Iterator[di
         holder[key] = value
 
     try:
-        stand_ins: dict[int, Tracked] = {}
+        stand_ins: dict[int, Tensor] = {}
         for holder, key, name in parts.holders:
-            stand_ins[id(holder[key])] = tracked[name]
-            put(holder, key, tracked[name])
+            stand_ins[id(holder[key])] = tensors[name]
+            put(holder, key, tensors[name])
         for recurrent in parts.recurrent:
             flat = [stand_ins.get(id(weight), weight) for weight in recurrent["_flat_weights"]]
             put(recurrent, "_flat_weights", flat)
@@ -43,7 +40,7 @@ def substituted(parts: ModelParts, weights: Mapping[str, Weight]) -> Iterator[di
             for key, value in list(attributes.items()):
                 if isinstance(value, Tensor):
                     put(attributes, key, value)
-        yield tracked
+        yield
     finally:
         for holder, key, value in reversed(changed):
             holder[key] = value

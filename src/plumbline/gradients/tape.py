@@ -3,19 +3,16 @@
 During a capture every trainable parameter of the model is replaced by a tracked tensor
 (``tracked.py``) that knows its ``Weight``. When a torch function meets it, the layer files run the
 operation, ``watch`` its output, and after the one backward pass turn the gradient of that output
-into per-record terms. The tape also decides which dimension of a tensor counts the records.
+into per-record terms.
 """
 
 from __future__ import annotations
 
 import warnings
-import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -23,53 +20,9 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from plumbline.gradients.compound import Pulled, merge
-from plumbline.gradients.errors import (
-    BatchDimensionError,
-    CaptureError,
-    UnsupportedModelError,
-)
+from plumbline.gradients.errors import CaptureError
 from plumbline.gradients.terms import Dense, Term, rows_like
-
-Where = Literal["first", "second", "flat", "none"]
-"""Which dimension counts the records: the first (batch first), the second (sequence first), the
-first together with positions (``[B * T, ...]``), or none (the same for every record)."""
-
-_USUAL_ORDER: tuple[Where, ...] = ("first", "second", "flat", "none")
-
-
-Place = tuple[str, int]
-"""A parameter's name, and which of its uses in a capture is meant."""
-
-
-@dataclass(frozen=True)
-class LayoutChoice:
-    """The layouts possible at a place, likeliest first, and the one that was taken."""
-
-    ways: tuple[Where, ...]
-    taken: Where
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where a tensor keeps its records, and how to get to ``[B, T, features]`` and back."""
-
-    where: Where
-    records: int
-
-    def to_records(self, tensor: Tensor) -> Tensor:
-        """``[B, T, d]`` from a tensor whose last dimension is d."""
-        if self.where == "second":
-            tensor = tensor.transpose(0, 1)
-        return tensor.reshape(self.records, -1, tensor.shape[-1])
-
-    def from_records(self, rows: Tensor, like: Tensor) -> Tensor:
-        """Puts ``[B, T, d]`` back into the leading dimensions of ``like``."""
-        leading = list(like.shape[:-1])
-        if self.where == "second":
-            leading[0], leading[1] = leading[1], leading[0]
-            # Contiguous, as from torch's own function: callers use view.
-            return rows.reshape(*leading, rows.shape[-1]).transpose(0, 1).contiguous()
-        return rows.reshape(*leading, rows.shape[-1])
+from plumbline.record_random import Draws
 
 
 class Offset:
@@ -233,70 +186,46 @@ class Weight:
         return root.value.new_zeros(len(rows), *root.value.shape) if pulled is None else pulled
 
 
-@dataclass
-class Memory:
-    """What earlier captures of a model showed about its layouts."""
-
-    layouts: dict[Place, Where] = field(default_factory=dict)
-
-
 class Tape:
     """One capture's notes.
 
     Attributes:
+        records: The number of records, B.
+        rows: How many rows of the batch each record has: itself, and its company.
         checked: Whether autograd's own gradient is computed too, to compare.
         dense: Whether every parameter gets per-record values (for Hessian products).
-        choices: The places where more than one layout was possible, in the order met.
-        unsure: Whether one of them was guessed, because no earlier capture had shown it.
         narrow: Whether a layer computed with fewer than 32 bits (autocast).
+        call: The call that is being handled, which knows the tensors with records.
     """
 
     def __init__(
         self,
-        records: int | None,
-        memory: Memory,
+        records: int,
+        random: Draws | None = None,
         *,
-        checked: bool,
+        rows: int = 1,
+        checked: bool = False,
         dense: bool = False,
-        layouts: Mapping[Place, Where] | None = None,
     ) -> None:
-        self._records = records
+        self.records = records
+        self.rows = rows
+        self._random = random
         self.checked = checked
         self.dense = dense
-        self.choices: dict[Place, LayoutChoice] = {}
-        self.unsure = False
         self.narrow = False
         self.made: list[Weight] = []
-        self.constants: set[int] = set()
-        self._memory = memory
-        self._layouts = layouts or {}
-        self._seen: dict[Place, Where] = {}
-        self._answered: dict[int, tuple[weakref.ref[Tensor], Layout | None]] = {}
-        self._uses: Counter[str] = Counter()
+        self.call: Container[object] = ()
         self._edges: list[Any] = []
         self._terms: list[Callable[[Tensor], None]] = []
         self._read: list[tuple[Tensor, int]] = []
-        self._recording = True
 
     @property
-    def records(self) -> int:
-        """The number of records in the batch."""
-        if self._records is None:
-            raise CaptureError(
-                "A parameter was copied for each record before any record met the model. Pass "
-                "the number of records: capture(..., records=len(batch))."
-            )
-        return self._records
-
-    @property
-    def expected(self) -> int | None:
-        """The number of records, if known."""
-        return self._records
-
-    def expect(self, records: int) -> None:
-        """Sets the number of records, unless it is known."""
-        if self._records is None:
-            self._records = records
+    def random(self) -> Draws:
+        """The records' own random numbers."""
+        if self._random is None:
+            key = int(torch.randint(2**62, ()))  # from torch's default generator
+            self._random = Draws(torch.arange(self.records), f"capture {key}")
+        return self._random
 
     @staticmethod
     def weight(tensor: object) -> Weight | None:
@@ -310,47 +239,12 @@ class Tape:
             return None
         return found
 
-    def layout(self, tensor: Tensor, weight: Weight, leading: int) -> Layout | None:
-        """Where ``tensor``, which meets ``weight``, keeps its records; None for a constant.
+    def has_records(self, *tensors: object) -> bool:
+        """Whether one of the tensors of the current call has the records in its first dimension.
 
-        Args:
-            tensor: What meets the weight.
-            weight: For the memory of earlier captures, and for messages.
-            leading: How many leading dimensions may count records.
+        All others are weights, or the same for every record.
         """
-        if tensor.requires_grad and leading == 1 and tensor.shape[0] == self._records:
-            return Layout("first", self._records)  # the only possibility
-        if id(tensor) in self.constants or leading == 0:
-            return None
-        answered = self._answered.get(id(tensor))
-        if answered is not None and answered[0]() is tensor:
-            return answered[1]
-        self.expect(tensor.shape[0])
-        possible = self._possible(tensor, leading)
-        if not possible:
-            raise self._no_batch_dimension(tensor, weight)
-        where = self._decide(weight, possible)
-        layout = None if where == "none" else Layout(where, self.records)
-        self._answered[id(tensor)] = weakref.ref(tensor), layout
-        return layout
-
-    def batch_layout(self, tensor: Tensor, weight: Weight) -> Layout | None:
-        """Like ``layout``, for a tensor whose first dimension must count records.
-
-        The answer also holds when the same tensor then goes to another layer file.
-        """
-        layout = self.layout(tensor, weight, leading=1)
-        if layout is None and tensor.shape[0] % max(1, self.records):
-            raise self._no_batch_dimension(tensor, weight)
-        return layout
-
-    def copied(self, weight: Weight, copies: Mapping[Where, int]) -> Where:
-        """Along which dimension a parameter is copied once per record, or "none".
-
-        ``copies`` is the number of copies along each dimension that is copied at all.
-        """
-        possible = [where for where, count in copies.items() if count == self.records]
-        return self._decide(weight, [*possible, "none"])
+        return any(tensor in self.call for tensor in tensors)
 
     def computed(self, output: Tensor) -> None:
         """Notes the number of bits of a layer's output; ``watch`` does so too."""
@@ -372,14 +266,13 @@ class Tape:
         if not output.requires_grad:
             anchor = torch.zeros((), device=output.device, requires_grad=True)
             output = _Anchor.apply(output, anchor)  # type: ignore[no-untyped-call]
-        if self._recording:
-            node = output.grad_fn
-            self._edges.append(
-                get_gradient_edge(output) if node is None else GradientEdge(node, output.output_nr)
-            )
-            self._terms.append(terms)
-            if reads is not None:
-                self._read.append((reads, reads._version))
+        node = output.grad_fn
+        self._edges.append(
+            get_gradient_edge(output) if node is None else GradientEdge(node, output.output_nr)
+        )
+        self._terms.append(terms)
+        if reads is not None:
+            self._read.append((reads, reads._version))
         return output
 
     def backward(self, total: Tensor, *, keep: bool = False) -> None:
@@ -387,19 +280,9 @@ class Tape:
 
         With ``keep`` the graph stays for another pass.
         """
-        self._recording = False  # checkpointed segments run forward again now
-        try:
-            gradients = torch.autograd.grad(
-                total, self._edges, allow_unused=True, retain_graph=keep or None
-            )
-        except RuntimeError as error:
-            if "use_reentrant" not in str(error):
-                raise
-            raise UnsupportedModelError(
-                "The model uses reentrant gradient checkpointing, which hides what flows through a "
-                "segment from torch.autograd.grad. Use the non-reentrant kind, which gives the "
-                "same numbers: checkpoint(..., use_reentrant=False)."
-            ) from error
+        gradients = torch.autograd.grad(
+            total, self._edges, allow_unused=True, retain_graph=keep or None
+        )
         self._refuse_overwritten()
         with torch.no_grad():
             for gradient, terms in zip(gradients, self._terms, strict=True):
@@ -416,48 +299,6 @@ class Tape:
         self._terms.clear()
         self._edges.clear()
         self._read.clear()
-
-    def remember(self) -> None:
-        """Keeps this capture's layouts for later captures, once they are known to be right."""
-        self._memory.layouts.update(self._seen)
-
-    def _decide(self, weight: Weight, possible: list[Where]) -> Where:
-        # A batch may happen to be as long as a sequence. Earlier captures of the same place decide;
-        # without any, the usual order is taken and the capture is checked.
-        key = (weight.name, self._uses[weight.name])
-        self._uses[weight.name] += 1
-        taken = possible[0]
-        if len(possible) > 1:
-            known = self._memory.layouts.get(key)
-            ways = sorted(possible, key=lambda way: (way != known, _USUAL_ORDER.index(way)))
-            self.unsure = self.unsure or known not in possible
-            taken = self._layouts.get(key, ways[0])
-            self.choices[key] = LayoutChoice(tuple(ways), taken)
-        if self._recording:
-            self._seen[key] = taken
-        return taken
-
-    def _possible(self, tensor: Tensor, leading: int) -> list[Where]:
-        shape, records = tensor.shape, self.records
-        possible: list[Where] = []
-        if shape[0] == records:
-            possible.append("first")
-        if leading > 1 and shape[1] == records:
-            possible.append("second")
-        several = records > 0 and shape[0] > records and shape[0] % records == 0
-        if several and not possible:
-            possible.append("flat")
-        if not tensor.requires_grad:
-            possible.append("none")
-        return possible
-
-    def _no_batch_dimension(self, tensor: Tensor, weight: Weight) -> BatchDimensionError:
-        return BatchDimensionError(
-            f"A tensor of shape {tuple(tensor.shape)} meets the parameter '{weight.name}', but "
-            f"the batch has {self.records} records and none of its leading dimensions counts "
-            "them. Every input of the model must have the same batch dimension, first or "
-            "second; expand inputs that are shared by all records before the model."
-        )
 
     def _refuse_overwritten(self) -> None:
         for tensor, version in self._read:

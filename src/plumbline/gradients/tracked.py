@@ -7,14 +7,15 @@ and anything computed from parameters only (a standardised weight) is tracked in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from plumbline.gradients.layers import ANYTHING, HANDLERS, REWRITES
-from plumbline.gradients.tape import Weight
+from plumbline.gradients.layers import ANYTHING, HANDLERS, IN_ANY_CAPTURE, REWRITES
+from plumbline.gradients.lowering import is_lowered, lowered
+from plumbline.gradients.tape import Tape, Weight
 
 _TURNS = {"T", "mT", "H", "mH"}
 _ABOUT = {
@@ -46,8 +47,7 @@ class Tracked(torch.Tensor):
     ) -> Any:
         """Passes a function that meets tracked tensors to its layer file, or the general rule."""
         kwargs = kwargs or {}
-        handler = HANDLERS.get(func)
-        name = "" if handler is not None else getattr(func, "__name__", "")
+        name = "" if func in HANDLERS else getattr(func, "__name__", "")
         if name == "__get__":
             return _property(func, args)
         if name in _ABOUT:
@@ -59,11 +59,31 @@ class Tracked(torch.Tensor):
         if weight is None:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        if handler is not None and (not weight.tape.dense or func in REWRITES):
-            result = handler(weight.tape, *args, **kwargs)
-            if result is not None:
-                return result
-        return HANDLERS[ANYTHING](weight.tape, func, args, kwargs)
+        return _dispatched(weight.tape, func, args, kwargs)
+
+
+def _dispatched(tape: Tape, func: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
+    """``func`` by its layer file, or by the general rule, on tensors with the records first."""
+    handler = HANDLERS.get(func)
+    if handler is not None and tape.dense and func not in IN_ANY_CAPTURE:
+        handler = None
+    if handler is not None and func in REWRITES:
+        result = handler(tape, *args, **kwargs)
+        if result is not None:
+            return result
+        handler = None
+
+    def on_batch(call: Container[object], args: Any, kwargs: Any) -> Any:
+        tape.call = call
+        try:
+            result = None if handler is None else handler(tape, *args, **kwargs)
+            return HANDLERS[ANYTHING](tape, func, args, kwargs) if result is None else result
+        finally:
+            tape.call = ()
+
+    if is_lowered():  # a handler's own computation with parameters only
+        return on_batch((), args, kwargs)
+    return lowered(on_batch, args, kwargs, keep=Tracked)
 
 
 def _property(func: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -71,7 +91,7 @@ def _property(func: Callable[..., Any], args: Sequence[Any]) -> Any:
     attribute = getattr(getattr(func, "__self__", None), "__name__", "")
     if attribute in _TURNS:
         turn = {"T": Tensor.t, "mT": Tensor.mT.__get__}.get(attribute)  # type: ignore[attr-defined]
-        return HANDLERS[ANYTHING](tensor._weight.tape, turn or func, args, {})
+        return _dispatched(tensor._weight.tape, turn or func, args, {})
     with torch._C.DisableTorchFunctionSubclass():
         if attribute == "data":
             return tensor._weight.value.detach()

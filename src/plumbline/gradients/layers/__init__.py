@@ -1,11 +1,15 @@
 """One file per kind of layer, found through a registry of the torch functions they handle.
 
 A layer file decorates a function with ``@handles(F.linear)``: it is called instead of that torch
-function whenever one of its arguments is a tracked parameter. It runs the operation (at each
-record's own weights if the capture is perturbed) and tells the tape how to turn the gradient that
-flows back into terms. It may return None to use the general rule in ``general.py``.
-``rewrites=True`` marks a handler that only expresses its function through other handled functions
-(attention, recurrent layers); it works in every kind of capture.
+function whenever one of its arguments is a tracked parameter. It gets ordinary tensors with the
+records in the first dimension, before the dimensions that the model sees (``[B, 1, C, H, W]`` for
+an image in a batch of one). It runs the operation (at each record's own weights if the capture is
+perturbed) and tells the tape how to turn the gradient that flows back into terms. It may return
+None to use the general rule in ``general.py``.
+
+``in_any_capture=True`` marks a handler that works when every parameter gets per-record values too
+(for Hessian products). ``rewrites=True`` marks one that only expresses its function through other
+torch functions (attention): it runs inside the model, for one record.
 """
 
 from __future__ import annotations
@@ -22,15 +26,19 @@ ANYTHING = object()
 """Stands for every torch function without a handler: the general rule."""
 
 HANDLERS: dict[Any, Handler] = {}
+IN_ANY_CAPTURE: set[Any] = set()
 REWRITES: set[Any] = set()
 
 
-def handles(*functions: Any, rewrites: bool = False) -> Callable[[F], F]:
+def handles(
+    *functions: Any, in_any_capture: bool = False, rewrites: bool = False
+) -> Callable[[F], F]:
     """Registers the decorated handler for some torch functions.
 
     Args:
         functions: The torch functions (``F.linear``, ``torch.conv2d`` ...).
-        rewrites: Whether the handler only calls other handled functions.
+        in_any_capture: Whether the handler also works for Hessian products.
+        rewrites: Whether the handler only calls other torch functions, for one record.
     """
 
     def register(handler: F) -> F:
@@ -38,6 +46,8 @@ def handles(*functions: Any, rewrites: bool = False) -> Callable[[F], F]:
             HANDLERS[function] = handler
             if rewrites:
                 REWRITES.add(function)
+            if in_any_capture or rewrites:
+                IN_ANY_CAPTURE.add(function)
         return handler
 
     return register

@@ -1,27 +1,26 @@
-"""Multi-head attention: ``F.multi_head_attention_forward`` in terms of its linear projections.
+"""Attention: the fused kernel for all records at once, and ``F.multi_head_attention_forward``.
 
-Between the projections no parameter meets a record, so torch's own attention kernel runs there and
-only the projections are captured, each as a linear layer. Inputs arrive with the records in the
-second dimension, which is moved to the front before anything is projected, so that a batch as long
-as its sequences cannot be misread. Random numbers are drawn as in torch's own function.
+``vmap`` would run torch's fused attention record by record, so it is called outside of ``vmap``,
+whether or not a parameter meets it. Multi-head attention is expressed through its linear
+projections, which are captured each as a linear layer, and that kernel.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from plumbline.gradients.errors import BatchDimensionError
 from plumbline.gradients.layers import handles
-from plumbline.gradients.tape import Tape, Weight
+from plumbline.gradients.layers.random import dropped
+from plumbline.gradients.lowering import Lowered, has_records, lowered
+from plumbline.gradients.tape import Tape
 
 Projected = tuple[Tensor, Tensor, Tensor]
-"""Queries, keys and values, ``[B, T, E]`` each."""
+"""Queries, keys and values, ``[N, T, E]`` each."""
 
 
 @handles(F.multi_head_attention_forward, rewrites=True)
@@ -53,41 +52,27 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> tuple[Tensor, Tensor | None] | None:
-    """``F.multi_head_attention_forward``: queries ``[T, B, E]``, keys and values ``[S, B, E]``."""
-    separate = (q_proj_weight, k_proj_weight, v_proj_weight)
-    parameters = (
-        in_proj_weight, *separate, in_proj_bias, bias_k, bias_v, out_proj_weight, out_proj_bias,
-    )  # fmt: skip
-    known = next(weight for one in parameters if (weight := tape.weight(one)) is not None)
-    is_constant = any(tape.weight(one) is not None for one in (query, key, value))
-    if is_constant or static_k is not None or static_v is not None:
+    """``F.multi_head_attention_forward``: queries ``[T, N, E]``, keys and values ``[S, N, E]``."""
+    if static_k is not None or static_v is not None or query.dim() != 3:
         return None
-    if query.dim() != 3:
-        raise BatchDimensionError(
-            f"Attention with the parameter '{known.name}' got a query of shape "
-            f"{tuple(query.shape)} without a batch dimension, so records cannot be told apart. "
-            "Give it a batch: [T, B, E], or [B, T, E] with batch_first=True."
-        )
     batch = query.shape[1]
     attn_mask, is_causal = _masks(
         query, key, num_heads, key_padding_mask, attn_mask, is_causal, need_weights,
         extra=(bias_k is not None) + add_zero_attn,
     )  # fmt: skip
 
-    inputs = _batch_first(tape, known, query, key, value)
-    if inputs is None:
-        return None
+    # [N, T, E], N being 1; equal inputs stay the same tensor.
+    first = {id(one): one.transpose(0, 1) for one in (query, key, value)}
+    inputs = first[id(query)], first[id(key)], first[id(value)]
     if use_separate_proj_weight:
+        separate = (q_proj_weight, k_proj_weight, v_proj_weight)
         q, k, v = _separate(inputs, separate, in_proj_bias)
     else:
         assert in_proj_weight is not None
         q, k, v = _packed(inputs, in_proj_weight, in_proj_bias)
     if bias_k is not None and bias_v is not None:
-        # A record may consist of several sequences (windows of an image).
-        several = batch // tape.records
-        own_k, own_v = (one.expand(tape.records, 1, -1) for one in (bias_k, bias_v))
-        k = torch.cat([k, own_k.repeat_interleave(several, 0)], 1)
-        v = torch.cat([v, own_v.repeat_interleave(several, 0)], 1)
+        k = torch.cat([k, bias_k.expand(batch, 1, -1)], 1)
+        v = torch.cat([v, bias_v.expand(batch, 1, -1)], 1)
     if add_zero_attn:
         k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
     q, k, v = (one.view(*one.shape[:2], num_heads, -1).transpose(1, 2) for one in (q, k, v))
@@ -95,29 +80,73 @@ def multi_head_attention(
     dropout_p = dropout_p if training else 0.0
     weights: Tensor | None = None
     if need_weights:
-        attended, weights = _attend(q, k, v, attn_mask, dropout_p)
+        attended, weights = _attend(tape, q, k, v, attn_mask, dropout_p)
         weights = weights.mean(1) if average_attn_weights else weights
     else:
-        # The fused kernels cannot be differentiated twice, which Hessian products need.
-        kernel: AbstractContextManager[object] = nullcontext()
-        if tape.dense:
-            kernel = sdpa_kernel(SDPBackend.MATH)
-        with kernel:
-            attended = F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal)
+        attended = _attended(tape, q, k, v, attn_mask, dropout_p, is_causal)
     attended = attended.transpose(1, 2).flatten(2)
-    tape.batch_layout(attended, known)
     return F.linear(attended, out_proj_weight, out_proj_bias).transpose(0, 1), weights
 
 
-def _batch_first(
-    tape: Tape, known: Weight, query: Tensor, key: Tensor, value: Tensor
-) -> Projected | None:
-    """The inputs as ``[B, T, E]``; equal inputs stay the same tensor. None for constants."""
-    first = {id(one): one.transpose(0, 1) for one in (query, key, value)}
-    layouts = [tape.batch_layout(one, known) for one in first.values()]
-    if any(layout is None for layout in layouts):
+@handles(F.scaled_dot_product_attention, rewrites=True)
+def attention(
+    tape: Tape,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor | None:
+    """``F.scaled_dot_product_attention`` of all records in one call of the kernel."""
+    inputs = (query, key, value, attn_mask)
+    if any(tape.weight(one) is not None for one in inputs) or not any(
+        isinstance(one, Tensor) and has_records(one) for one in inputs
+    ):
         return None
-    return first[id(query)], first[id(key)], first[id(value)]
+    if dropout_p > 0.0 and not enable_gqa:
+        scores_scale = 1.0 if scale is None else scale * math.sqrt(query.shape[-1])
+        mask = _causal(query, key) if is_causal else attn_mask
+        if mask is not None and mask.dtype == torch.bool:
+            mask = _additive(~mask, query.dtype)
+        return _attend(tape, query * scores_scale, key, value, mask, dropout_p)[0]
+
+    def on_batch(call: Lowered, args: Any, kwargs: Any) -> Tensor:
+        *qkv, mask = args
+        rank = query.dim()
+        q, k, v = (one if one in call else one.expand(tape.records, *one.shape) for one in qkv)
+        if mask is not None and rank == 4:
+            own = mask if mask in call else mask[None]
+            own = own.reshape(len(own), *(1,) * (rank + 1 - own.dim()), *own.shape[1:])
+            if query.shape[0] > 1:  # the model's own batch
+                own = own.expand(tape.records, query.shape[0], *own.shape[2:])
+            mask = own.flatten(0, 1)
+        elif mask is not None and mask in call:
+            mask = mask.reshape(len(mask), *(1,) * (rank + 1 - mask.dim()), *mask.shape[1:])
+        if rank == 4:
+            q, k, v = (one.flatten(0, 1) for one in (q, k, v))
+        output = F.scaled_dot_product_attention(
+            q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+        return output.unflatten(0, (tape.records, -1)) if rank == 4 else output
+
+    return lowered(on_batch, inputs, {})  # type: ignore[no-any-return]
+
+
+def _causal(query: Tensor, key: Tensor) -> Tensor:
+    shape = (query.shape[-2], key.shape[-2])
+    return torch.ones(shape, dtype=torch.bool, device=query.device).tril()
+
+
+def _attended(
+    tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float, causal: bool
+) -> Tensor:
+    found = attention(tape, q, k, v, mask, dropout_p, causal)
+    if found is None:
+        found = F.scaled_dot_product_attention(q, k, v, mask, dropout_p, causal)
+    return found
 
 
 def _packed(inputs: Projected, weight: Tensor, bias: Tensor | None) -> Projected:
@@ -153,13 +182,13 @@ def _rows(packed: Tensor | None, sizes: list[int]) -> tuple[Tensor | None, ...]:
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float
+    tape: Tape, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout_p: float
 ) -> tuple[Tensor, Tensor]:
     """Attention that also returns its weights ``[B, heads, T, S]``."""
     scores = (q * math.sqrt(1.0 / q.shape[-1])) @ k.transpose(-2, -1)
     weights = F.softmax(scores if mask is None else scores + mask, dim=-1)
     if dropout_p > 0.0:
-        weights = F.dropout(weights, p=dropout_p)
+        weights = dropped(tape, weights, dropout_p)
     return weights @ v, weights
 
 

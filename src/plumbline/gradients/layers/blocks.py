@@ -149,7 +149,7 @@ class Block(Weight):
             packed.add(Stacked({self.rows: noted}, packed.value.shape))
 
 
-@handles(torch.split, Tensor.split, rewrites=True)
+@handles(torch.split, Tensor.split, in_any_capture=True)
 def split(
     tape: Tape, tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0
 ) -> tuple[Tensor, ...] | None:
@@ -160,7 +160,7 @@ def split(
     return _blocks(tape, tensor, split_size_or_sections, dim)
 
 
-@handles(torch.chunk, Tensor.chunk, rewrites=True)
+@handles(torch.chunk, Tensor.chunk, in_any_capture=True)
 def chunk(tape: Tape, input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...] | None:
     """``torch.chunk`` of a parameter's rows into weights of their own."""
     return split(tape, input, max(1, -(-input.shape[dim] // chunks)), dim)

@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.gradients.errors import BatchDimensionError
 from plumbline.gradients.kernels import KERNELS, Key, bucket
 from plumbline.gradients.layers import handles
 from plumbline.gradients.rounding import RowSquares, product_slack, square_rows
@@ -254,6 +253,8 @@ def _handler(spatial: int, transposed: bool) -> Callable[..., Tensor | None]:
     ) -> Tensor | None:
         names = ("output_padding", "groups", "dilation") if transposed else ("dilation", "groups")
         given = {**dict(zip(names, rest, strict=False)), **named}
+        if not tape.has_records(input) or tape.has_records(weight, bias):
+            return None
         kernel = weight.shape[2:]
         dilation = _each(given.get("dilation", 1), spatial)
         if isinstance(padding, str):
@@ -277,15 +278,21 @@ def _convolve(
     tape: Tape, inputs: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry
 ) -> Tensor | None:
     known = tape.weights(weight, bias)
-    if known is None or tape.weight(inputs) is not None:
+    if known is None:
         return None
-    if inputs.dim() != weight.dim():
-        raise BatchDimensionError(
-            f"The convolution with the parameter '{known[0].name}' got an input of shape "
-            f"{tuple(inputs.shape)} without a batch dimension. Give it [records, channels, ...]."
-        )
-    if tape.layout(inputs, known[0], leading=1) is None:
-        return None
+    if inputs.dim() > weight.dim():  # [B, N, C, ...]: the model's own batch, usually of one
+        several = inputs.shape[1]
+        if several != 1 and known[0].offset is not None:
+            return None
+        output = _convolve_rows(tape, inputs.flatten(0, 1), weight, bias, geometry)
+        return output.unflatten(0, (tape.records, several))
+    return _convolve_rows(tape, inputs, weight, bias, geometry)
+
+
+def _convolve_rows(
+    tape: Tape, inputs: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry
+) -> Tensor:
+    """The convolution of images ``[B * N, C, ...]``, N of each record."""
     w, b = tape.weight(weight), tape.weight(bias)
     weight_value = w.value if w else weight
     bias_value = b.value if b else bias
@@ -302,11 +309,18 @@ def _convolve(
     def terms(gradient: Tensor) -> None:
         back = gradient.to(weight_value.dtype)
         squares = RowSquares(back)
+        into = inputs.detach().to(weight_value.dtype)
+        w_term: Term = Convolved(into, back, weight_value.shape, geometry, squares)
+        b_term: Term = Dense.summed(back.flatten(2), (2,), squares)
+        if len(into) != tape.records:  # several images of one record
+            owner = torch.arange(tape.records, device=into.device)
+            owner = owner.repeat_interleave(len(into) // max(1, tape.records))
+            w_term = w_term.pooled(owner, tape.records)
+            b_term = b_term.pooled(owner, tape.records)
         if w is not None:
-            into = inputs.detach().to(weight_value.dtype)
-            w.add(Convolved(into, back, weight_value.shape, geometry, squares))
+            w.add(w_term)
         if b is not None:
-            b.add(Dense.summed(back.flatten(2), (2,), squares))
+            b.add(b_term)
 
     return tape.watch(output, terms, reads=inputs)
 

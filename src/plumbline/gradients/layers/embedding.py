@@ -126,7 +126,7 @@ class EmbeddingRows(Term):
         return self.back.device
 
 
-@handles(F.embedding, rewrites=True)
+@handles(F.embedding, in_any_capture=True)
 def embedding(
     tape: Tape,
     input: Tensor,
@@ -145,22 +145,19 @@ def embedding(
             f"{'max_norm' if max_norm is not None else 'scale_grad_by_freq'}, which lets one "
             "record's tokens change another record's gradient. Build it without that option."
         )
-    if table is None or tape.weight(input) is not None or input.dim() == 0:
+    if table is None or not tape.has_records(input):
         return None
-    layout = tape.layout(input, table, leading=input.dim())
-    if layout is None:
-        return None
-    tokens = layout.to_records(input[..., None])[..., 0]
+    tokens = input.flatten(1) if input.dim() > 1 else input[:, None]
     padding = None if padding_idx is None else padding_idx % weight.shape[0]
+    shape = (*input.shape, weight.shape[1])
     if tape.weights(weight) is None:
-        return layout.from_records(_own_rows(table.per_record(), tokens, padding), input[..., None])
+        return _own_rows(table.per_record(), tokens, padding).view(shape)
     output = F.embedding(input, table.value, padding_idx)
     if table.offset is not None:
-        change = table.offset.rows(tokens)
-        output = output + layout.from_records(change, output).to(output.dtype)
+        output = output + table.offset.rows(tokens).view(shape).to(output.dtype)
 
     def terms(gradient: Tensor) -> None:
-        back = layout.to_records(gradient).to(table.value.dtype)
+        back = gradient.reshape(*tokens.shape, -1).to(table.value.dtype)
         if padding is not None:
             back = back.masked_fill((tokens == padding)[..., None], 0)
         table.add(EmbeddingRows(tokens, back, table.value.shape[0]))

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from plumbline.gradients.errors import BatchDimensionError, CaptureError
+from plumbline.gradients.errors import CaptureError
 from plumbline.gradients.layers import ANYTHING, handles
-from plumbline.gradients.tape import Layout, Tape, Weight, quiet_vmap
+from plumbline.gradients.tape import Tape, Weight, quiet_vmap
 from plumbline.gradients.tracked import Tracked
 
 _LOOPED: set[str] = set()
@@ -38,17 +38,10 @@ def general(
         return args[0].copy_(result)
     leaves, spec = tree_flatten((tuple(args), kwargs))
     weights = {place: leaf._weight for place, leaf in enumerate(leaves) if type(leaf) is Tracked}
-    first = next(iter(weights.values()))
-    layouts = {
-        place: layout
-        for place, leaf in enumerate(leaves)
-        if type(leaf) is not Tracked
-        and isinstance(leaf, Tensor)
-        and (layout := tape.layout(leaf, first, leading=leaf.dim())) is not None
-    }
+    records = [place for place, leaf in enumerate(leaves) if tape.has_records(leaf)]
     call = _Call(func, leaves, spec)
-    if layouts:
-        return _meet(tape, call, weights, layouts)
+    if records:
+        return _meet(tape, call, weights, records)
     return _make(tape, call, weights)
 
 
@@ -93,14 +86,10 @@ def _make(tape: Tape, call: _Call, weights: dict[int, Weight]) -> Any:
     return tree_unflatten(made, spec)
 
 
-def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int, Layout]) -> Any:
+def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], records: list[int]) -> Any:
     """Parameters and records together: each record with its own parameters."""
-    flat = any(layout.where == "flat" for layout in layouts.values())
-    second = not flat and all(layout.where == "second" for layout in layouts.values())
-    axis = 1 if second else 0
     values = {place: weight.per_record() for place, weight in weights.items()}
-    for place, layout in layouts.items():
-        values[place] = _by_record(call.leaves[place], layout, flat)
+    values |= {place: call.leaves[place] for place in records}
     places = list(values)
 
     leaves: list[Any] = []
@@ -111,18 +100,11 @@ def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int
         # requested) is the same for every record.
         nonlocal leaves, spec
         leaves, spec = tree_flatten(call(dict(zip(places, slices, strict=True))))
-        return [
-            _drop_record_axis(part, axis, flat, call, weights)
-            for part in leaves
-            if isinstance(part, Tensor)
-        ]
-
-    def restore(result: Tensor) -> Tensor:
-        return result.flatten(0, 1) if flat else result.movedim(0, axis)
+        return [part for part in leaves if isinstance(part, Tensor)]
 
     try:
         with quiet_vmap():
-            result = torch.vmap(one, randomness="different")(*values.values())
+            result = torch.vmap(one, randomness="error")(*values.values())
     except CaptureError:
         raise
     except (RuntimeError, ValueError, NotImplementedError) as reason:
@@ -133,34 +115,8 @@ def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], layouts: dict[int
     # Under autocast, vmap may return float32 for values that were computed with fewer bits.
     device = next(iter(values.values())).device.type
     tape.narrow = tape.narrow or torch.is_autocast_enabled(device)
-    restored = (restore(part) for part in result)
-    parts = [next(restored) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    return tree_unflatten(parts, spec)
-
-
-def _by_record(tensor: Tensor, layout: Layout, flat: bool) -> Tensor:
-    """``[B, ...]`` whose rows are one record as the function sees it: a batch of one."""
-    if layout.where == "flat":
-        return tensor.reshape(layout.records, -1, *tensor.shape[1:])
-    if layout.where == "second":
-        return tensor.movedim(1, 0).unsqueeze(2)
-    return tensor if flat else tensor.unsqueeze(1)
-
-
-def _drop_record_axis(
-    part: Tensor, axis: int, flat: bool, call: _Call, weights: dict[int, Weight]
-) -> Tensor:
-    if flat:
-        return part
-    if part.dim() <= axis or part.shape[axis] != 1:
-        names = ", ".join(f"'{weight.name}'" for weight in weights.values())
-        raise BatchDimensionError(
-            f"{getattr(call.func, '__name__', call.func)} of the parameter {names} gives a tensor "
-            "without the batch dimension, so one record's gradient is not defined. Give every "
-            "input the same batch dimension, and write the operation so that each record keeps its "
-            "own row."
-        )
-    return part.squeeze(axis)
+    parts = iter(result)
+    return tree_unflatten([next(parts) if isinstance(x, Tensor) else x for x in leaves], spec)
 
 
 def _loop(
@@ -171,17 +127,7 @@ def _loop(
     reason: Exception,
 ) -> list[Tensor]:
     why = str(reason).splitlines()[0]
-    try:
-        rows = [one(*(value[record] for value in values)) for record in range(tape.records)]
-    except CaptureError:
-        raise
-    except (RuntimeError, ValueError, IndexError) as error:
-        raise BatchDimensionError(
-            f"The operation on the parameter '{weight.name}' cannot run one record at a time "
-            f"({why}). Every input must have the same batch dimension, first or second (this "
-            f"batch has {tape.records} records); copy a parameter for each record with expand or "
-            "repeat."
-        ) from error
+    rows = [one(*(value[record] for value in values)) for record in range(tape.records)]
     if weight.name not in _LOOPED:
         _LOOPED.add(weight.name)
         warnings.warn(

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.layers import handles
-from plumbline.gradients.layers.scale_shift import own_rows, scale_and_shift
+from plumbline.gradients.layers.scale_shift import own_rows
 from plumbline.gradients.tape import Tape
 
 
-@handles(F.group_norm, rewrites=True)
+@handles(F.group_norm, in_any_capture=True)
 def group_norm(
     tape: Tape,
     input: Tensor,
@@ -26,21 +26,17 @@ def group_norm(
     eps: float = 1e-5,
 ) -> Tensor | None:
     """``F.group_norm`` with each record's own scale and shift."""
-    known = tape.weight(weight) or tape.weight(bias)
-    if known is None or tape.weight(input) is not None:
-        return None
-    if tape.layout(input, known, leading=1) is None:
-        return None
-    records = len(input)
-    folded = input.reshape(1, -1, *input.shape[2:])
-    scale = own_rows(tape, weight, records)
-    shift = own_rows(tape, bias, records)
-    output = F.group_norm(folded, records * num_groups, scale, shift, eps)
+    if not tape.has_records(input) or tape.has_records(weight, bias) or input.shape[1] != 1:
+        return None  # [B, N, C, ...]: the model's own batch is usually one
+    folded = input.reshape(1, -1, *input.shape[3:])
+    scale = own_rows(tape, weight)
+    shift = own_rows(tape, bias)
+    output = F.group_norm(folded, tape.records * num_groups, scale, shift, eps)
     tape.computed(output)
     return output.view(input.shape)
 
 
-@handles(F.instance_norm, rewrites=True)
+@handles(F.instance_norm, in_any_capture=True)
 def instance_norm(
     tape: Tape,
     input: Tensor,
@@ -54,11 +50,10 @@ def instance_norm(
 ) -> Tensor | None:
     """``F.instance_norm``: group normalisation with one group per channel."""
     if not use_input_stats and running_mean is not None and running_var is not None:
-        normal = F.instance_norm(input, running_mean, running_var, None, None, False, momentum, eps)
-        return scale_and_shift(tape, normal, weight, bias, axis=1)
+        return None  # fixed statistics
     if running_mean is not None:
         raise RecordsMixError(
             "An instance normalisation keeps running statistics, which carry one record's values "
             "to later steps. Build it with track_running_stats=False."
         )
-    return group_norm(tape, input, input.shape[1], weight, bias, eps)
+    return group_norm(tape, input, input.shape[2], weight, bias, eps)

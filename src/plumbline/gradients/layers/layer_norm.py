@@ -1,4 +1,4 @@
-"""Layer and RMS normalisation, and batch normalisation with fixed statistics."""
+"""Layer and RMS normalisation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.layers import handles
 from plumbline.gradients.layers.scale_shift import scale_and_shift
 from plumbline.gradients.rounding import RowSquares
@@ -15,7 +14,7 @@ from plumbline.gradients.tape import Tape
 from plumbline.gradients.terms import Dense
 
 
-@handles(F.layer_norm, rewrites=True)
+@handles(F.layer_norm, in_any_capture=True)
 def layer_norm(
     tape: Tape,
     input: Tensor,
@@ -32,7 +31,7 @@ def layer_norm(
     )  # fmt: skip
 
 
-@handles(F.rms_norm, rewrites=True)
+@handles(F.rms_norm, in_any_capture=True)
 def rms_norm(
     tape: Tape,
     input: Tensor,
@@ -48,30 +47,6 @@ def rms_norm(
     )  # fmt: skip
 
 
-@handles(F.batch_norm, rewrites=True)
-def batch_norm(
-    tape: Tape,
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor | None:
-    """``F.batch_norm`` in evaluation mode; in training mode it mixes records and is refused."""
-    if training:
-        known = tape.weight(weight) or tape.weight(bias)
-        raise RecordsMixError(
-            f"The batch normalisation with the parameter '{known.name if known else '?'}' is in "
-            "training mode, where every record's output depends on the whole batch. Use GroupNorm, "
-            "or put the layer in evaluation mode."
-        )
-    normal = F.batch_norm(input, running_mean, running_var, None, None, False, momentum, eps)
-    return scale_and_shift(tape, normal, weight, bias, axis=1)
-
-
 def _normalise(
     tape: Tape,
     inputs: Tensor,
@@ -82,30 +57,31 @@ def _normalise(
     plain: Callable[[Tensor], Tensor],
     fused: Callable[[Tensor | None, Tensor | None], Tensor],
 ) -> Tensor | None:
+    if not tape.has_records(inputs) or tape.has_records(weight, bias):
+        return None
     known = tape.weights(weight, bias)
     axis = inputs.dim() - dims
-    shared = known is not None and all(one.offset is None for one in known)
-    if not shared or known is None or tape.weight(inputs) is not None:
-        if tape.weight(inputs) is not None:
-            return None
+    if known is None or any(one.offset is not None for one in known):
         return scale_and_shift(tape, plain(inputs), weight, bias, axis)
-    layout = tape.layout(inputs, known[0], leading=axis)
-    if layout is None:
-        return None
     w, b = tape.weight(weight), tape.weight(bias)
     output = fused(w.value if w else weight, b.value if b else bias)
 
     def terms(gradient: Tensor) -> None:
-        back = layout.to_records(gradient.flatten(axis))
+        back = _by_record(gradient, axis)
         value = known[0].value
         if w is not None:
             # In the parameter's precision, like torch: this runs outside the model's autocast.
             normal = plain(inputs.to(value.dtype))
-            w.add(_summed(back * layout.to_records(normal.flatten(axis)), value))
+            w.add(_summed(back * _by_record(normal, axis), value))
         if b is not None:
             b.add(_summed(back, value))
 
     return tape.watch(output, terms, reads=inputs)
+
+
+def _by_record(tensor: Tensor, axis: int) -> Tensor:
+    """``[B, T, features]``, the features from ``axis`` on."""
+    return tensor.flatten(axis).reshape(len(tensor), -1, tensor.shape[axis:].numel())
 
 
 def _summed(rows: Tensor, value: Tensor) -> Dense:

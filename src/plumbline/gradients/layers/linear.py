@@ -170,37 +170,32 @@ def affine(
     computed from per-record weights).
     """
     known = tape.weights(weight, bias)
-    if known is None or tape.weight(inputs) is not None or inputs.dim() < 2:
-        return None
-    layout = tape.layout(inputs, known[0], leading=inputs.dim() - 1)
-    if layout is None:
+    if known is None or not tape.has_records(inputs) or tape.has_records(weight, bias):
         return None
     w, b = tape.weight(weight), tape.weight(bias)
     weight_value = w.value if w else weight
     bias_value = b.value if b else bias
+    shape = (*inputs.shape[:-1], weight_value.shape[1 if transposed else 0])
+    rows = inputs.reshape(-1, inputs.shape[-1])
     if known[0].offset is None:
         # Keep their graph, so that the output has an edge to watch. The weights' own gradients are
         # not requested, so they are not computed.
         matrix, shift = w.graph if w else weight, b.graph if b else bias
-        rows = inputs.reshape(-1, inputs.shape[-1])
         output = F.linear(rows, matrix.T if transposed else matrix, shift)
     else:
-        rank_one = None
-        if inputs.dim() == 2 and not transposed:
-            rank_one = _rank_one(tape, inputs, w, b, bias_value)
-        if rank_one is not None:
-            output = rank_one
-        else:
-            own = _perturbed(layout.to_records(inputs), weight, bias, tape, transposed)
-            output = layout.from_records(own, inputs)
-    shape = (*inputs.shape[:-1], output.shape[-1])
+        fused = None
+        if len(rows) == tape.records and not transposed:
+            fused = _rank_one(tape, rows, w, b, bias_value)
+        if fused is None:
+            fused = _perturbed(_by_record(inputs), weight, bias, tape, transposed)
+        output = fused
 
     def terms(gradient: Tensor) -> None:
-        back = layout.to_records(gradient.view(shape))
+        back = _by_record(gradient.view(shape))
         back = back if back.dtype == weight_value.dtype else back.to(weight_value.dtype)
         squares = RowSquares(back)
         if w is not None:
-            into = layout.to_records(inputs.detach())
+            into = _by_record(inputs.detach())
             into = into if into.dtype == weight_value.dtype else into.to(weight_value.dtype)
             if transposed:
                 w.add(Outer(into, back, right_squares=squares))
@@ -211,6 +206,11 @@ def affine(
 
     output = tape.watch(output, terms, reads=inputs)
     return output if output.shape == shape else output.view(shape)
+
+
+def _by_record(tensor: Tensor) -> Tensor:
+    """``[B, T, d]`` from a tensor ``[B, ..., d]``."""
+    return tensor.reshape(tensor.shape[0], -1, tensor.shape[-1])
 
 
 def _perturbed(

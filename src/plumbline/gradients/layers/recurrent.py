@@ -21,7 +21,9 @@ from torch import Tensor
 from plumbline.gradients.errors import CaptureError
 from plumbline.gradients.layers import handles
 from plumbline.gradients.layers.linear import Outer
-from plumbline.gradients.tape import Layout, Tape, Weight
+from plumbline.gradients.layers.random import kept
+from plumbline.gradients.lowering import Lowered, has_records, lowered
+from plumbline.gradients.tape import Tape, Weight
 from plumbline.gradients.terms import Dense
 
 Kind = Literal["tanh", "relu", "gru", "lstm"]
@@ -63,13 +65,18 @@ def _cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
 ) -> Any:
-    """One step of a cell, on a batch ``[B, d]``."""
+    """One step of a cell, on ``[N, d]`` (or ``[d]``)."""
     state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-    if any(tape.weight(one) is not None for one in (input, *state)):
+    weights = (w_ih, w_hh, b_ih, b_hh)
+    if not _runs((input, *state), weights):
         return None
-    if tape.batch_layout(input, _known(tape, (w_ih, w_hh, b_ih, b_hh))) is None:
-        return None
-    _, end = _Direction(tape, kind, w_ih, w_hh, b_ih, b_hh).run(input[None], state)
+
+    def on_batch(call: Lowered, args: Any, kwargs: Any) -> State:
+        inputs, *states = (_own(tape, call, one).flatten(0, -2) for one in args)
+        _, end = _Direction(tape, kind, *weights).run(inputs[None], tuple(states))
+        return tuple(one.view(tape.records, *input.shape[:-1], -1) for one in end)
+
+    end: State = lowered(on_batch, (input, *state), {})
     return end if kind == "lstm" else end[0]
 
 
@@ -100,26 +107,52 @@ def _layers(
             "(torch.nn.utils.rnn.pad_sequence) and read each record's output at its own length."
         )
     states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
-    if any(tape.weight(one) is not None for one in (input, *states)):
+    if not _runs((input, *states), params):
         return None
-    first, steps = (input, input.transpose(0, 1)) if batch_first else (input.transpose(0, 1), input)
-    if tape.batch_layout(first, _known(tape, params)) is None:
-        return None
+    count = num_layers * (1 + bidirectional)
 
-    directions = _directions(tape, kind, params, has_biases, num_layers * (1 + bidirectional))
-    ends: list[State] = []
-    for layer in range(num_layers):
-        outputs = []
-        for backwards in (False, True) if bidirectional else (False,):
-            start = tuple(state[len(ends)] for state in states)
-            output, end = directions[len(ends)].run(steps, start, backwards=backwards)
-            outputs.append(output)
-            ends.append(end)
-        steps = torch.cat(outputs, -1) if bidirectional else outputs[0]
-        if dropout and train and layer < num_layers - 1:
-            steps = F.dropout(steps, dropout)
-    last = (torch.stack(parts) for parts in zip(*ends, strict=True))
-    return steps.transpose(0, 1) if batch_first else steps, *last
+    def on_batch(call: Lowered, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
+        inputs, *starts = (_own(tape, call, one) for one in args)
+        # The model's own batch N is usually one: [T, B * N, d], and [layers, B * N, H] for states.
+        steps = (inputs if batch_first else inputs.transpose(1, 2)).flatten(0, 1).transpose(0, 1)
+        begin = [one.transpose(1, 2).flatten(0, 1).transpose(0, 1) for one in starts]
+        directions = _directions(tape, kind, params, has_biases, count)
+        ends: list[State] = []
+        for layer in range(num_layers):
+            outputs = []
+            for backwards in (False, True) if bidirectional else (False,):
+                start = tuple(state[len(ends)] for state in begin)
+                output, end = directions[len(ends)].run(steps, start, backwards=backwards)
+                outputs.append(output)
+                ends.append(end)
+            steps = torch.cat(outputs, -1) if bidirectional else outputs[0]
+            if dropout and train and layer < num_layers - 1:
+                several = steps.shape[1] // tape.records
+                mask = kept(tape, (steps.shape[0], several, steps.shape[2]), dropout)
+                steps = steps * mask.transpose(0, 1).flatten(1, 2).to(steps.dtype)
+        output = steps.transpose(0, 1).unflatten(0, (tape.records, -1))  # [B, N, T, H]
+        last = [
+            torch.stack(parts, 1).unflatten(0, (tape.records, -1)).transpose(1, 2)
+            for parts in zip(*ends, strict=True)
+        ]
+        return output if batch_first else output.transpose(1, 2), *last
+
+    return lowered(on_batch, (input, *states), {})  # type: ignore[no-any-return]
+
+
+def _runs(inputs: Iterable[Tensor], weights: Iterable[Tensor | None]) -> bool:
+    """Whether these are records, and shared weights."""
+    return any(has_records(one) for one in inputs) and not any(
+        one is not None and has_records(one) for one in weights
+    )
+
+
+def _own(tape: Tape, call: Lowered, tensor: Tensor) -> Tensor:
+    """Each record's tensor, ``[B, ...]``; what all records share is repeated."""
+    if tensor in call:
+        return tensor
+    known = tape.weight(tensor)  # a learned first state
+    return tensor.expand(tape.records, *tensor.shape) if known is None else known.per_record()
 
 
 def _directions(
@@ -134,10 +167,6 @@ def _directions(
         w_hr = others[-1] if len(others) % 2 else None
         directions.append(_Direction(tape, kind, w_ih, w_hh, b_ih, b_hh, w_hr))
     return directions
-
-
-def _known(tape: Tape, parameters: Iterable[Tensor | None]) -> Weight:
-    return next(weight for one in parameters if (weight := tape.weight(one)) is not None)
 
 
 class _Direction:
@@ -252,7 +281,7 @@ class _Projection:
         self._offset = known.offset if known is not None and self._weight is not None else None
         self._own: Tensor | None = None
         if self._offset is None or not self._offset.low_rank:
-            self._own, self._offset = _own(known), None
+            self._own, self._offset = _own_weight(known), None
 
         self._biases: list[Weight] = []
         self._bias: Tensor | None = None
@@ -261,7 +290,7 @@ class _Projection:
             known = tape.weight(bias)
             if known is not None and not _is_differentiated(known):
                 self._biases.append(known)
-            if (own := _own(known)) is not None:
+            if (own := _own_weight(known)) is not None:
                 self._own_bias = own if self._own_bias is None else self._own_bias + own
             elif bias is not None:
                 value = bias if known is None else known.value
@@ -272,8 +301,7 @@ class _Projection:
         """The outputs of inputs ``[..., B, d]``."""
         if self._own is None and self._own_bias is None and self._offset is None:
             return F.linear(inputs, self._value, self._bias)
-        layout = self._layout(inputs)
-        rows = layout.to_records(inputs)
+        rows = self._by_record(inputs)
         if self._own is not None:
             output = torch.bmm(rows, self._own.transpose(1, 2).to(rows.dtype))
             output = output if self._bias is None else output + self._bias
@@ -283,7 +311,10 @@ class _Projection:
                 output = self._offset.applied(output, rows)
         if self._own_bias is not None:
             output = output + self._own_bias[:, None].to(output.dtype)
-        return layout.from_records(output, inputs)
+        if inputs.dim() == 2:
+            return output.view(*inputs.shape[:-1], -1)
+        steps = output.view(inputs.shape[1], inputs.shape[0], -1)
+        return steps.transpose(0, 1).contiguous()
 
     def added_to(self, base: Tensor, inputs: Tensor) -> Tensor:
         """``base`` plus the outputs of inputs ``[B, d]``."""
@@ -296,17 +327,18 @@ class _Projection:
         """The terms of the gradient ``back [T, B, out]`` of the outputs of ``inputs``."""
         if not self.is_watched:
             return
-        layout = self._layout(back)
-        rows = layout.to_records(back).to(self._value.dtype).contiguous()
+        rows = self._by_record(back).to(self._value.dtype).contiguous()
         if self._weight is not None:
-            met = layout.to_records(inputs).to(self._value.dtype).contiguous()
+            met = self._by_record(inputs).to(self._value.dtype).contiguous()
             self._weight.add(Outer(rows, met))
         for bias in self._biases:
             bias.add(Dense(rows.sum(1)))
 
-    def _layout(self, tensor: Tensor) -> Layout:
-        # Several sequences of one record are adjacent: a reshape in both directions.
-        return Layout("first" if tensor.dim() == 2 else "second", self._tape.records)
+    def _by_record(self, tensor: Tensor) -> Tensor:
+        """``[B, T, d]`` from ``[T, B * N, d]`` or ``[B * N, d]``."""
+        if tensor.dim() == 3:
+            tensor = tensor.transpose(0, 1)
+        return tensor.reshape(self._tape.records, -1, tensor.shape[-1])
 
 
 def _is_differentiated(weight: Weight | None) -> bool:
@@ -314,7 +346,7 @@ def _is_differentiated(weight: Weight | None) -> bool:
     return weight is not None and (weight.tape.dense or weight.own is not None)
 
 
-def _own(weight: Weight | None) -> Tensor | None:
+def _own_weight(weight: Weight | None) -> Tensor | None:
     """Each record's own weight, ``[B, *shape]``, where it differs from the shared one."""
     if weight is None:
         return None

@@ -9,7 +9,7 @@ from plumbline.gradients.tape import Tape
 
 def scale_and_shift(
     tape: Tape, normal: Tensor, weight: Tensor | None, bias: Tensor | None, axis: int
-) -> Tensor | None:
+) -> Tensor:
     """``normal * weight + bias`` over the dimensions from ``axis`` on, or the one at ``axis``.
 
     Args:
@@ -19,12 +19,6 @@ def scale_and_shift(
         bias: Shift; None for zero.
         axis: The dimension of ``normal`` at which weight and bias begin.
     """
-    known = tape.weight(weight) or tape.weight(bias)
-    if known is None or tape.weight(normal) is not None:
-        return None
-    layout = tape.layout(normal, known, leading=axis)
-    if layout is None or layout.where == "flat":
-        return None
     tape.computed(normal)
     output = normal
     for parameter, multiply in ((weight, True), (bias, False)):
@@ -34,16 +28,14 @@ def scale_and_shift(
         values = own.per_record() if own else parameter[None]
         trailing = normal.dim() - axis - parameter.dim()
         values = values.reshape(len(values), *(1,) * (axis - 1), *parameter.shape, *(1,) * trailing)
-        if layout.where == "second":
-            values = values.transpose(0, 1)
         output = output * values if multiply else output + values
     return output.to(normal.dtype)
 
 
-def own_rows(tape: Tape, parameter: Tensor | None, records: int) -> Tensor | None:
+def own_rows(tape: Tape, parameter: Tensor | None) -> Tensor | None:
     """Each record's channels of a scale or shift, one after the other, ``[B * channels]``."""
     if parameter is None:
         return None
     own = tape.weight(parameter)
-    values = own.per_record() if own else parameter.expand(records, -1)
+    values = own.per_record() if own else parameter.expand(tape.records, -1)
     return values.reshape(-1)
