@@ -51,7 +51,8 @@ class Diagnosis(DPSGD):
         settings = self.settings
         sample = dg.Sample.take(
             self.model,
-            self.losses,
+            self.loss,
+            (self.x, self.y),
             Flat(settings.clip),
             noise_multiplier=settings.noise_multiplier,
             groups=self.groups,

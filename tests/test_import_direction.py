@@ -15,7 +15,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 
 # These know nothing of the others.
 # fmt: off
-SHARED = {"checks", "durable", "formats", "record_random", "registry", "results", "spaces", "state"}
+SHARED = {"checks", "durable", "formats", "record_random", "registry", "results", "spaces", "state",
+          "transformer_masks"}
 # fmt: on
 STAGES = {"sampling", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
 CORE = STAGES | {"training", "methods", "augmentations"}
@@ -25,7 +26,7 @@ EVERYTHING = DOOR | BESIDE | {"experiments", "report"}
 
 ALLOWED: dict[str, set[str]] = {
     # the stages of a step
-    "gradients": set(),
+    "gradients": {"record_random"},  # what is random in a model belongs to a record
     "mechanism": {"results"},  # the statement for programs names infinity as all JSON does
     "sampling": {"mechanism"},  # a sampler emits the event that is accounted
     "clipping": {"mechanism"} | SHARED,  # a strategy may ask questions of its own, such as counts
@@ -41,12 +42,13 @@ ALLOWED: dict[str, set[str]] = {
     "registry": set(),
     "spaces": set(),
     "state": set(),
+    "transformer_masks": set(),
     "results": set(),
     "augmentations": {"record_random"},
     "objectives": {"registry"},  # losses and optimizers by name
     # beside it
     "data": {"checks", "registry"},
-    "models": {"checks", "registry"},
+    "models": {"checks", "registry", "transformer_masks"},
     "fairness": {"checks", "results"},
     "diagnostics": CORE,  # one probe, through the run's method
     # on top

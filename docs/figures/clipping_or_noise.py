@@ -92,10 +92,12 @@ def run(method: str, rate: float, seed: int) -> dict[str, Any]:
         deterministic=True,
     )
     private.fit(progress=False)
-    some, labels = adult.test.fetch(torch.arange(1000))
     sample = diagnostics.Sample.take(  # none of these methods changes gradients before clipping
         model,
-        lambda: nn.functional.cross_entropy(model(some), labels, reduction="none"),
+        lambda model, batch: nn.functional.cross_entropy(
+            model(batch[0]), batch[1], reduction="none"
+        ),
+        adult.test.fetch(torch.arange(1000)),
         makes[method].clipping,
         noise_multiplier=private.plan.noise_multiplier,
         expected_size=private.plan.expected_batch_size,

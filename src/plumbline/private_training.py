@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.auditing.admission import admit
+from plumbline.gradients import Isolation
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.ledger import Ledger
@@ -37,6 +38,7 @@ def make_private(
     relation: Relation = "add_remove",
     sensitive_features: Sequence[int] | Tensor | None = None,
     max_physical_batch: int | None = None,
+    isolation: Isolation = "vmap",
     seed: int | None = None,
     deterministic: bool = False,
     ledger: Ledger | None = None,
@@ -66,6 +68,9 @@ def make_private(
         relation: Neighbouring data sets: ``"add_remove"`` or ``"replace_one"``.
         sensitive_features: The group of each record, ``[n]``, for methods and reports that need it.
         max_physical_batch: The most records in memory at once; larger batches come in chunks.
+        isolation: How records are kept apart. Model and loss are run for one record at a time:
+            ``"vmap"``, all records of a batch at once, or ``"loop"``, one after the other, for
+            models that torch.vmap cannot run; that is slower by about the size of the batch.
         seed: Makes sampling and noise reproducible. The statement then says that who knows the
             seed knows the noise. By default the randomness is cryptographically secure.
         deterministic: Pins the gradient kernels, so that equal runs are bit-identical.

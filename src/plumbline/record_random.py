@@ -61,6 +61,30 @@ class Draws:
         copy._drawn = 0
         return copy
 
+    def of_rows(self, row: Tensor) -> Draws:
+        """Streams for copies of the rows, ``[len(row)]``: each copy of a row has its own.
+
+        Args:
+            row: Which row each copy is of, ascending.
+        """
+        copy = Draws.__new__(Draws)
+        first = torch.searchsorted(row, torch.arange(len(self), device=row.device))
+        number = torch.arange(len(row), device=row.device) - first[row]
+        copy._streams = _mixed(self._streams[row] ^ _mixed(number))
+        copy._drawn = 0
+        return copy
+
+    def fresh(self) -> Draws:
+        """The same streams, from their beginning."""
+        return self.select(torch.arange(len(self)))
+
+    def select(self, index: Tensor) -> Draws:
+        """The streams of some rows, from their beginning."""
+        copy = Draws.__new__(Draws)
+        copy._streams = self._streams[index]
+        copy._drawn = 0
+        return copy
+
     def _bits(self, shape: tuple[int, ...]) -> Tensor:
         count = torch.Size(shape).numel()
         counter = torch.arange(1, count + 1, device=self._streams.device) + self._drawn
@@ -71,16 +95,16 @@ class Draws:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """The global generators of torch, numpy and Python start at ``seed``, and are put back."""
-    before = torch.default_generator.get_state(), numpy.random.get_state(), random.getstate()
+    before = torch.default_generator.get_state(), numpy.random.get_state(), random.getstate()  # noqa: NPY002
     # Not torch.manual_seed, which also formats stack traces for devices that are not there.
     torch.default_generator.manual_seed(seed)
-    numpy.random.seed(seed % 2**32)
+    numpy.random.seed(seed % 2**32)  # noqa: NPY002
     random.seed(seed)
     try:
         yield
     finally:
         torch.default_generator.set_state(before[0])
-        numpy.random.set_state(before[1])
+        numpy.random.set_state(before[1])  # noqa: NPY002
         random.setstate(before[2])
 
 

@@ -75,7 +75,13 @@ class Learning:
             return float(self.losses().mean())
 
     def sample(self, clipping: Clipping | None = None, **settings: Any) -> Sample:
-        return Sample.take(self.model, self.losses, clipping or Flat(0.1), **settings)
+        return Sample.take(self.model, loss_of, (self.x, self.y), clipping or Flat(0.1), **settings)
+
+
+def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Each record's cross entropy."""
+    x, y = batch
+    return F.cross_entropy(model(x), y, reduction="none")
 
 
 def network(records: int = 24, dtype: torch.dtype = torch.float64) -> Learning:

@@ -19,6 +19,7 @@ from plumbline.diagnostics import (
     to_json,
 )
 from plumbline.diagnostics.landscape import moved
+from tests.diagnostics.problems import loss_of
 
 CE = nn.CrossEntropyLoss(reduction="none")
 RECORDS, CLIP = 60, 0.3
@@ -37,9 +38,12 @@ class Problem:
             layers = [nn.Linear(4, 2)] if convex else [nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)]
             self.model = nn.Sequential(*layers).double()
         self.batches = [
-            Sample.take(self.model, self.losses(torch.arange(i, RECORDS, 3)), Flat(clip))
+            Sample.take(self.model, loss_of, self.batch(torch.arange(i, RECORDS, 3)), Flat(clip))
             for i in range(3)
         ]
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        return self.x[index], self.y[index]
 
     def losses(self, index: Tensor):  # type: ignore[no-untyped-def]
         return lambda: CE(self.model(self.x[index]), self.y[index])

@@ -12,6 +12,7 @@ from torch import nn
 import plumbline as pl
 from plumbline.diagnostics import DIAGNOSTICS, Look, Probe, Sample, Undefined, bias, sample_of
 from plumbline.diagnostics.base import cosine
+from tests.diagnostics.problems import loss_of
 from tests.training.small import LOSS, RECORDS, budget, network, private
 
 CHOSEN = torch.arange(0, RECORDS, 2)
@@ -22,10 +23,7 @@ def test_readings_come_every_so_many_steps_and_after_the_last() -> None:
     run = private()
     run.fit([probe], progress=False)
     assert [reading.step for reading in probe.readings] == [3, 4]
-    x, y = run.fetch(CHOSEN)
-    sample = Sample.take(
-        run.model, lambda: LOSS(run.model(x), y), pl.methods.dpsgd(clip=0.5).clipping
-    )
+    sample = Sample.take(run.model, loss_of, run.fetch(CHOSEN), pl.methods.dpsgd(clip=0.5).clipping)
     last = probe.readings[-1]
     assert last.epsilon == run.epsilon()
     assert last.records == len(CHOSEN)

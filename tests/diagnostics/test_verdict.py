@@ -20,6 +20,7 @@ from plumbline.diagnostics import (
     verdict,
 )
 from plumbline.gradients import PerSampleGradients
+from tests.diagnostics.problems import loss_of
 
 
 def evidence_of(
@@ -166,9 +167,7 @@ def test_a_real_network() -> None:
     x = torch.randn(64, 5)
     y = (x[:, 0] > 0).long()
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2))
-    sample = Sample.take(
-        model, lambda: nn.functional.cross_entropy(model(x), y, reduction="none"), Flat(0.05)
-    )
+    sample = Sample.take(model, loss_of, (x, y), Flat(0.05))
     found = verdict(Evidence(bias=bias(sample), errors=error_parts(sample), steps=100))
     assert found.cause in ("clipping magnitude", "clipping direction")
     json.dumps(to_json(found), allow_nan=False)

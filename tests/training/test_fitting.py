@@ -17,7 +17,7 @@ from torch import nn
 
 import plumbline as pl
 from plumbline.training import Callback, StepInfo, StopFitting
-from plumbline.training.isolation_schedule import BadRecords
+from plumbline.training.private import BadRecords
 from plumbline.training.progress import amounts, duration, per_second
 from tests.training.small import budget, data, network, private, run, weights
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import plumbline as pl
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.training import BatchRefused, BudgetSpent
-from plumbline.training.isolation_schedule import BadRecords
+from plumbline.training.private import BadRecords
 from tests.training.small import (
     LOSS,
     RECORDS,

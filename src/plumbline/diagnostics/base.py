@@ -14,12 +14,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from plumbline.clipping import Clipping
-from plumbline.gradients import PerSampleGradients, capture, combine
+from plumbline.gradients import Loss, PerSampleGradients, capture, combine
 from plumbline.results import Number, Undefined
 
 NOT_COVERED = "computed from raw gradients of private records: not covered by epsilon"
@@ -58,18 +59,19 @@ class Sample:
     def take(
         cls,
         model: nn.Module,
-        losses: Callable[[], Tensor],
+        loss: Loss,
+        batch: Any,
         clipping: Clipping,
         *,
         noise_multiplier: float = 0.0,
         expected_size: int | None = None,
         groups: Tensor | None = None,
     ) -> Sample:
-        """Captures the plain gradients of ``losses()``, one loss per record.
+        """Captures the plain gradients of a batch, by ``loss(model, batch)``, one per record.
 
         ``plumbline.diagnostics.sample`` takes those of a run through its method.
         """
-        gradients = capture(model, losses)
+        gradients = capture(model, loss, batch)
         return cls(gradients, clipping, noise_multiplier, expected_size, groups)
 
     @property

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from plumbline.checks import check_count
 from plumbline.evaluation.base import Chunk, Evaluation, Rows, evaluation
 from plumbline.evaluation.seen import Field, Seen, record_of_rows, repeated, with_inputs
-from plumbline.gradients import grouped_batch_norm
+from plumbline.gradients import each_record, own_statistics
 from plumbline.record_random import Draws
 
 
@@ -89,12 +89,11 @@ def predict(
     check_count("votes", votes)
     times = 1 + companions
     counts: Tensor | None = None
-    index = record_of_rows(len(inputs), times, inputs.device)
     for vote in range(votes):
         draws = Draws(torch.arange(len(inputs)), f"companions {seed} {vote}")
         rows = with_companions(inputs.repeat_interleave(times, 0), public, companions, draws)
-        with torch.no_grad(), grouped_batch_norm(model, index):
-            output = model(rows)[::times]
+        with own_statistics(model):
+            output = each_record(lambda own: model(own)[0], rows, rows=times)
         if counts is None:
             counts = torch.zeros_like(output, dtype=torch.long)
         counts[torch.arange(len(output)), output.argmax(1)] += 1

@@ -19,6 +19,8 @@ from plumbline.gradients.hessian import hvp
 from plumbline.gradients.jitter import jitter
 from plumbline.gradients.kernels import KERNELS
 from plumbline.gradients.layers import register_all
+from plumbline.gradients.layers.batch_norm import own_statistics
+from plumbline.gradients.one_record import each_record
 from plumbline.gradients.per_sample import PerSampleGradients
 
 register_all()
@@ -38,8 +40,10 @@ __all__ = [
     "UnsupportedModelError",
     "capture",
     "combine",
+    "each_record",
     "explain",
     "hvp",
     "jitter",
+    "own_statistics",
     "release_memory",
 ]

@@ -76,7 +76,7 @@ def capture(
     batch: Any,
     at: At = None,
     *,
-    rows: int = 1,
+    rows: int | None = None,
     random: Draws | None = None,
     isolation: Isolation = "vmap",
 ) -> PerSampleGradients:
@@ -93,8 +93,8 @@ def capture(
         at: Where the gradients are taken: at the weights as they are (None), at weights shifted by
             one offset for all records (a mapping by parameter name), or at every record's own
             weights (a ``Perturbation``).
-        rows: How many adjacent rows of the batch are one record and may depend on each other (they
-            share batch statistics). The gradients are those of the summed losses of a record.
+        rows: If given, so many adjacent rows of the batch are one record and may depend on each
+            other (BatchNorm is over them). The gradients are those of their summed losses.
         random: Each record's random numbers, for dropout and the like. By default they follow from
             torch's default generator and the place in the batch.
         isolation: ``"vmap"``, or ``"loop"`` for models that it cannot run: one record at a time.
@@ -106,7 +106,7 @@ def capture(
     keep_freed_memory()
     parts = parts_of(model)
     _refuse_misfit(at, parts.parameters)
-    records = batch_rows(batch) // rows
+    records = batch_rows(batch) // (rows or 1)
     if isinstance(at, Perturbation) and at.rows != records:
         raise CaptureError(
             f"The perturbation is for {at.rows} records, but the batch has {records}."
@@ -118,7 +118,7 @@ def capture(
         offsets = at.offsets() if isinstance(at, Perturbation) else None
         shared = at if isinstance(at, Mapping) else None
         losses, dense = one_by_one.gradients(
-            parts, lambda record: own_loss(loss(model, record), rows), batch,
+            parts, lambda record: own_loss(loss(model, record), rows or 1), batch,
             records, offsets=offsets, shared=shared, random=random,
         )  # fmt: skip
         return PerSampleGradients({k: Dense(v) for k, v in dense.items()}, records, losses)
@@ -188,9 +188,7 @@ class _Run:
 
 def record_losses(model: nn.Module, loss: Loss, batch: Any, tape: Tape) -> Tensor:
     """Each record's loss, ``[B]``, with the graph that leads to its gradient."""
-    values = for_each_record(
-        lambda record: own_loss(loss(model, record), tape.rows), batch, tape
-    )
+    values = for_each_record(lambda record: own_loss(loss(model, record), tape.rows), batch, tape)
     if torch.is_grad_enabled() and not values.requires_grad:
         raise LossError(
             "The losses do not depend on any trainable parameter (is the model called under "
@@ -268,5 +266,3 @@ def _taken(weights: Mapping[str, Weight], records: int) -> dict[str, Term]:
 def _absent(value: Tensor, records: int) -> Term:
     """The gradients of a parameter that no record uses: zeros, in one number's memory."""
     return Dense(value.new_zeros(()).expand(records, *value.shape))
-
-

@@ -1,7 +1,8 @@
 """Checks a capture against autograd's own gradient.
 
 With random weights ``r_i``, autograd's gradient of ``sum_i r_i loss_i`` must equal the capture's
-``sum(r)``. A difference is compared with the root of ``sum_i |r_i g_i|^2``, the size that a sum of unrelated
+``sum(r)``. A difference is compared with the root of ``sum_i |r_i g_i|^2``, the size that a sum of
+unrelated
 gradients would have: next to ``sum_i |r_i g_i|`` it would vanish in a large batch. A parameter that
 is used where the capture does not see it shows as a gradient that reached the parameter (or its
 stand-in) itself.

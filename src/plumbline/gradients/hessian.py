@@ -10,7 +10,7 @@ one that can be differentiated twice.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -40,8 +40,8 @@ def hvp(
     batch: Any,
     vectors: PerSampleGradients | Mapping[str, Tensor],
     *,
-    rows: int = 1,
-    random: Callable[[], Draws] | None = None,
+    rows: int | None = None,
+    random: Draws | None = None,
     isolation: Isolation = "vmap",
     mode: Mode = "auto",
 ) -> PerSampleGradients:
@@ -54,7 +54,7 @@ def hvp(
         vectors: Per-record vectors ``[B, *shape]`` by parameter name (or the gradients of the same
             records), or one vector ``[*shape]`` for all. Missing parameters count as zero.
         rows: How many adjacent rows of the batch are one record.
-        random: Gives each record's random numbers, from their beginning.
+        random: Each record's random numbers.
         isolation: How records are kept apart.
         mode: ``"forward"`` over reverse, ``"reverse"`` over reverse, or ``"auto"``: forward, and
             reverse where torch does not support it.
@@ -64,19 +64,20 @@ def hvp(
     """
     if isinstance(vectors, PerSampleGradients):
         vectors = vectors.materialise()
-    parts, records = parts_of(model), batch_rows(batch) // rows
+    parts, records = parts_of(model), batch_rows(batch) // (rows or 1)
     unknown = set(vectors) - set(parts.parameters)
     if unknown:
         raise KeyError(f"The vectors name {sorted(unknown)[0]!r}, not a trainable parameter.")
     if isolation == "loop":
         losses, products = one_by_one.gradients(
-            parts, lambda record: own_loss(loss(model, record), rows), batch,
-            records, along=vectors, random=None if random is None else random(),
+            parts, lambda record: own_loss(loss(model, record), rows or 1), batch,
+            records, along=vectors, random=random,
         )  # fmt: skip
         return PerSampleGradients({k: Dense(v) for k, v in products.items()}, records, losses)
 
     def products_of(*, forward: bool) -> PerSampleGradients:
-        tape = Tape(records, None if random is None else random(), rows=rows, dense=True)
+        own = None if random is None else random.fresh()
+        tape = Tape(records, own, rows=rows, dense=True)
         return _products(model, loss, batch, vectors, tape, forward=forward)
 
     if mode != "auto":

@@ -35,6 +35,14 @@ from plumbline.gradients.lowering import has_records
 from plumbline.gradients.tape import Tape, quiet_vmap
 
 
+def each_record(
+    function: Callable[[Any], Tensor], batch: Any, *, rows: int | None = None
+) -> Tensor:
+    """``function`` of every record, ``[B, ...]``, without gradients; see ``for_each_record``."""
+    with torch.no_grad():
+        return for_each_record(function, batch, Tape(batch_rows(batch) // (rows or 1), rows=rows))
+
+
 def for_each_record(function: Callable[[Any], Tensor], batch: Any, tape: Tape) -> Tensor:
     """``function`` of every record, ``[B, ...]``.
 
@@ -83,7 +91,9 @@ _CHECKPOINTED = (
 
 def batch_rows(batch: Any) -> int:
     """The number of rows of a batch: the first dimension of all of its tensors."""
-    lengths = [len(leaf) for leaf in tree_flatten(batch)[0] if isinstance(leaf, Tensor) and leaf.dim()]
+    lengths = [
+        len(leaf) for leaf in tree_flatten(batch)[0] if isinstance(leaf, Tensor) and leaf.dim()
+    ]
     if not lengths:
         raise CaptureError(
             f"The batch, of type {type(batch).__name__}, has no tensors with one row per record. "
@@ -91,7 +101,7 @@ def batch_rows(batch: Any) -> int:
         )
     if len(set(lengths)) > 1:
         raise CaptureError(
-            f"The batch's tensors have {', '.join(map(str, sorted(set(lengths))))} rows. Each needs "
+            f"The batch's tensors have {sorted(set(lengths))} rows. Each needs "
             "one row per record, in its first dimension; what all records share is given to the "
             "model in another way."
         )
@@ -153,7 +163,9 @@ def _holder(tensor: Tensor) -> str:
             continue
         if isinstance(holder, dict):
             key = next((key for key, value in holder.items() if value is tensor), None)
-            owners = [one for one in gc.get_referrers(holder) if getattr(one, "__dict__", 0) is holder]
+            owners = [
+                one for one in gc.get_referrers(holder) if getattr(one, "__dict__", 0) is holder
+            ]
             if isinstance(key, str) and owners:
                 return f"as '{key}' of {type(owners[0]).__name__}"
         if isinstance(holder, list | tuple | dict | set):
@@ -192,9 +204,7 @@ def _refuse_own_rule(func: Any, args: Sequence[Any]) -> None:
 def _has_own_rule(operator: Any) -> bool:
     if operator.namespace in ("aten", "prims", "prim"):
         return False
-    return bool(
-        torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "FuncTorchBatched")
-    )
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "FuncTorchBatched"))
 
 
 def _hidden(tensor: Tensor, *args: Any, **kwargs: Any) -> str | None:

@@ -53,6 +53,13 @@ class PerSampleGradients:
         """Dense gradients ``[B, *shape]`` by parameter name, with the records' losses ``[B]``."""
         return cls({name: Dense(value) for name, value in values.items()}, len(losses), losses)
 
+    @classmethod
+    def stacked(cls, parts: Sequence[PerSampleGradients]) -> PerSampleGradients:
+        """The records of several batches one after the other; builds their dense gradients."""
+        dense = [part.materialise() for part in parts]
+        values = {name: torch.cat([one[name] for one in dense]) for name in parts[0].names}
+        return cls.of(values, torch.cat([part.losses for part in parts]))
+
     @property
     def dtype(self) -> torch.dtype:
         """The gradients' floating-point type."""

@@ -192,6 +192,7 @@ class Tape:
     Attributes:
         records: The number of records, B.
         rows: How many rows of the batch each record has: itself, and its company.
+        has_company: Whether rows were asked to be taken together, by BatchNorm say.
         checked: Whether autograd's own gradient is computed too, to compare.
         dense: Whether every parameter gets per-record values (for Hessian products).
         narrow: Whether a layer computed with fewer than 32 bits (autocast).
@@ -203,12 +204,13 @@ class Tape:
         records: int,
         random: Draws | None = None,
         *,
-        rows: int = 1,
+        rows: int | None = None,
         checked: bool = False,
         dense: bool = False,
     ) -> None:
         self.records = records
-        self.rows = rows
+        self.rows = 1 if rows is None else rows
+        self.has_company = rows is not None
         self._random = random
         self.checked = checked
         self.dense = dense

@@ -35,6 +35,7 @@ from plumbline.models.pretrained import (
     pretrained,
     quiet,
 )
+from plumbline.transformer_masks import learn_mask, with_own_mask
 
 Tune = Literal["full", "last", "bias", "lora"]
 
@@ -70,6 +71,7 @@ class FineTuned(nn.Module):
             self._options["use_cache"] = False
         elif self._input == "input_ids":
             self._padding = own.config.pad_token_id
+        learn_mask(network)
 
     def forward(self, inputs: Tensor | None = None, **named: Any) -> Tensor:
         """Logits: ``[B, classes]``, or ``[B, T, vocabulary]`` of a language model.
@@ -86,6 +88,7 @@ class FineTuned(nn.Module):
             named[str(self._input)] = inputs
         if self._padding is not None and "input_ids" in named and "attention_mask" not in named:
             named["attention_mask"] = _mask(named["input_ids"], self._padding)
+        named = with_own_mask(self.network, named)
         output = self.network(*positional, **named, **self._options)
         logits: Tensor = getattr(output, "logits", output)
         return logits

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from plumbline.evaluation import Rows
-from plumbline.evaluation.seen import repeated
 from plumbline.gradients import (
+    Isolation,
     PerSampleGradients,
     Perturbation,
     capture,
-    grouped_batch_norm,
     hvp,
+    own_statistics,
 )
-from plumbline.gradients.random_state import RandomState
 from plumbline.mechanism.calibration import Plan
-from plumbline.record_random import Draws
+from plumbline.record_random import Draws, seeded
 from plumbline.sampling import chunks
 from plumbline.training.losses import BatchLoss
 
@@ -36,6 +36,7 @@ class Owner(Protocol):
     plan: Plan
     sensitive_features: Tensor | None
     max_physical_batch: int | None
+    isolation: Isolation
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
@@ -58,6 +59,7 @@ class PrivateBatch:
         step: The number of the step it is for.
         indices: The records' numbers, ``[R]``. Who is in a batch is private: do not publish it.
         unit_ids: The numbers of its units, ``[N]``: records, or users, or buckets of them.
+        bad_losses: How many records have a loss that is not finite, by chunk. Private, too.
     """
 
     step: int
@@ -67,6 +69,7 @@ class PrivateBatch:
     _unit: Tensor | None = field(default=None, repr=False)  # of each record, [R], ascending
     _together: bool = field(default=False, repr=False)
     _share: tuple[int, int] = field(default=(0, 1), repr=False)  # which one, of how many
+    bad_losses: dict[int, float] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -114,7 +117,7 @@ class PrivateBatch:
 
     def draws(self, purpose: str) -> Draws:
         """Random numbers of each unit's own, the same whenever they are asked for in the step."""
-        return Draws(self.unit_ids, f"{purpose} {self._owner.draws_key(self.step)}")
+        return Draws(self.unit_ids, f"{purpose} {self.key}")
 
     def bucketed(self, buckets: Tensor, *, together: bool) -> PrivateBatch:
         """The batch with all units of the same bucket (``buckets``, ``[units]``) made one unit."""
@@ -128,10 +131,6 @@ class PrivateBatch:
             _unit=unit,
             _together=together,
         )
-
-    def chunk_of(self, indices: Tensor) -> PrivateChunk:
-        """A chunk of these records (``[R]``), each of which is a unit; for tests of the model."""
-        return PrivateChunk(indices, indices, self, 0)
 
     @property
     def _most(self) -> int | None:
@@ -149,23 +148,18 @@ class PrivateBatch:
         records = (self._unit % shares == which).nonzero()[:, 0]
         return self.indices[records], unit_ids, self._unit[records] // shares
 
-    @contextmanager
-    def same_random_numbers(self, place: int) -> Iterator[None]:
-        """Gives the chunk at ``place`` the same random numbers (dropout masks) in all passes.
+    @cached_property
+    def key(self) -> str:
+        """The key of the records' own random numbers in this step."""
+        return self._owner.draws_key(self.step)
 
-        They come from the run's own randomness, not from torch's generator, whose seed is often no
-        secret: who knows the masks sees what one record more does to those of all the others.
+    def same_random_numbers(self) -> AbstractContextManager[None]:
+        """Starts the global generators at the step's own seed, for every pass over records.
+
+        It does not depend on the records, nor on how many there are. Inside a capture, torch's own
+        random functions take each record's numbers instead.
         """
-        now = RandomState(self._owner.parameters().values())
-        torch.manual_seed(self._seed(place))
-        try:
-            yield
-        finally:
-            now.restore()
-
-    def _seed(self, place: int) -> int:
-        named = f"{self._owner.draws_key(self.step)} {self._share} {place}"
-        return int.from_bytes(hashlib.blake2b(named.encode(), digest_size=8).digest(), "big")
+        return seeded(int.from_bytes(hashlib.blake2b(self.key.encode(), digest_size=4).digest()))
 
 
 @dataclass(eq=False)
@@ -247,7 +241,7 @@ class PrivateChunk:
 
     def losses(self) -> Tensor:
         """Each record's loss, ``[R]``, with the random numbers of its other passes."""
-        with self._batch.same_random_numbers(self._place):
+        with self._batch.same_random_numbers():
             return self._owner.loss(self._owner.model, self.data)
 
     def parameters(self) -> Mapping[str, Tensor]:
@@ -256,13 +250,13 @@ class PrivateChunk:
 
     def outputs(self) -> Any:
         """The model's outputs for the records, where the loss is one of output and target."""
-        with self._batch.same_random_numbers(self._place):
+        with self._batch.same_random_numbers():
             return self._owner.loss.outputs(self._owner.model, self.data)
 
     def draws(self, purpose: str, *, of: Literal["records", "units"] = "records") -> Draws:
         """Random numbers of each record's (or unit's) own, the same in every pass of the step."""
         numbers = self.indices if of == "records" else self.unit_ids
-        return Draws(numbers, f"{purpose} {self._owner.draws_key(self.step)}")
+        return Draws(numbers, f"{purpose} {self._batch.key}")
 
     def capture(
         self,
@@ -275,34 +269,13 @@ class PrivateChunk:
         def taken(one: _Pass) -> PerSampleGradients:
             where = at
             if isinstance(at, Perturbation) and one.unit is not None:
-                where = replace(at, index=one.unit.clamp(max=self.units - 1))
-            together = None if one.together is None else one.unit
-            with self._batch.same_random_numbers(self._place), one.normalised():
-                return capture(one.model, one.losses, at=where, records=one.rows, together=together)
+                where = replace(at, index=one.unit)
+            return capture(
+                one.model, one.loss, one.batch, where,
+                rows=one.company, random=one.draws, isolation=self._owner.isolation,
+            )  # fmt: skip
 
-        one = self._pass(rows)
-        if one.rows == 1:
-            return self._of_two(one, taken)
-        gradients = taken(one)
-        if one.unit is None or one.together is not None:
-            return gradients
-        return gradients.pool(one.unit, self.units)
-
-    def _of_two(
-        self, one: _Pass, taken: Callable[[_Pass], PerSampleGradients]
-    ) -> PerSampleGradients:
-        """What is ``taken`` of a single row, from a batch that has the row twice.
-
-        Matrix products of one row are rounded differently from those of several. A record alone
-        would have another gradient than beside others, and quite another one where sums cancel.
-        """
-        own = torch.arange(2, device=one.device)
-        twice = replace(one, data=repeated(one.data, 2), rows=2, unit=own)
-        if one.together is not None:
-            twice = replace(twice, together=own)
-        if one.weights is not None:
-            twice = replace(twice, weights=one.weights.repeat(2))
-        return taken(twice).select(own[:1])
+        return self._by_unit(self._pass(rows), taken)
 
     def hvp(self, vectors: Mapping[str, Tensor], *, rows: Rows | None = None) -> PerSampleGradients:
         """Its units' Hessians times vectors ``[units, *shape]``, or one ``[*shape]`` for all."""
@@ -315,27 +288,42 @@ class PrivateChunk:
             }
 
         def taken(one: _Pass) -> PerSampleGradients:
-            own = vectors if one.unit is None else by(one.unit.clamp(max=self.units - 1))
-            with self._batch.same_random_numbers(self._place), one.normalised():
-                return hvp(one.model, one.losses, own, records=one.rows)
+            own = vectors if one.unit is None else by(one.unit)
+            return hvp(
+                one.model, one.loss, one.batch, own,
+                rows=one.company, random=one.draws, isolation=self._owner.isolation,
+            )  # fmt: skip
 
-        one = self._pass(rows)
-        if one.rows == 1:
-            return self._of_two(one, taken)
-        products = taken(one)
-        return products if one.unit is None else products.pool(one.unit, self.units)
+        return self._by_unit(self._pass(rows), taken)
+
+    def _by_unit(
+        self, whole: _Pass, taken: Callable[[_Pass], PerSampleGradients]
+    ) -> PerSampleGradients:
+        """What is ``taken`` of every unit."""
+        with self._batch.same_random_numbers():
+            if whole.together is not None:
+                with own_statistics(whole.model):
+                    return _of_sizes(whole, self.units, taken)
+            gradients = _of_two(whole, taken) if whole.rows == 1 else taken(whole)
+        bad = (~torch.isfinite(gradients.losses)).double().mean()
+        self._batch.bad_losses[self._place] = float(bad) * self.records
+        return gradients if whole.unit is None else gradients.pool(whole.unit, self.units)
 
     def _pass(self, rows: Rows | None) -> _Pass:
-        loss, model = self._owner.loss, self._owner.model
         device = next(iter(self._owner.parameters().values())).device
         own = None if self._unit is None else self._unit.to(device)
+        draws = self.draws("model")
         if rows is None:
-            bucket = own if self._together else None
-            return _Pass(loss, model, self.data, self.records, own, bucket)
+            together = own if self._together else None
+            return _Pass(self._owner, (self.data, None), self.records, own, together, draws)
         record = rows.record.to(device)
         unit = record if own is None else own[record]
         together = record if rows.together else unit if self._together else None
-        return _Pass(loss, model, rows.data, len(record), unit, together, rows.weights)
+        weights = None if rows.weights is None else rows.weights.to(device)
+        return _Pass(
+            self._owner, (rows.data, weights), len(record), unit, together,
+            draws.of_rows(rows.record),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -343,36 +331,86 @@ class _Pass:
     """One pass of rows through the model.
 
     Attributes:
-        rows: How many rows it is shown.
-        unit: The unit of each row, ``[rows]``; None where each row is one.
+        batch: The rows, and by how much each one's loss counts (``[rows]``; None for fully).
+        rows: How many rows there are.
+        unit: The unit of each row (of each ``company`` rows), ``[rows]``; None where each is one.
         together: Which rows BatchNorm takes together, ``[rows]``: those of a record, or all of a
             bucket's; None for BatchNorm as it is.
-        weights: By how much each row's loss counts, ``[rows]``; None for fully.
+        draws: Each row's random numbers.
+        company: How many adjacent rows are one record for the capture; None for one without
+            company.
     """
 
-    loss: BatchLoss
-    model: nn.Module
-    data: Any
+    owner: Owner
+    batch: tuple[Any, Tensor | None]
     rows: int
     unit: Tensor | None
     together: Tensor | None
-    weights: Tensor | None = None
+    draws: Draws
+    company: int | None = None
 
     @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return next(self.model.parameters()).device
+    def model(self) -> nn.Module:
+        """The model."""
+        return self.owner.model
 
-    def losses(self) -> Tensor:
-        """Each row's loss, ``[rows]``."""
-        losses = self.loss(self.model, self.data)
-        if self.weights is None:
+    def loss(self, model: nn.Module, batch: tuple[Any, Tensor | None]) -> Tensor:
+        """Each row's loss, as much as it counts."""
+        data, weights = batch
+        losses = self.owner.loss(model, data)
+        if weights is None:
             return losses
-        weights = self.weights.to(losses)
+        weights = weights.to(losses)
         return torch.where(weights == 0, 0, losses * weights)
 
-    def normalised(self) -> Any:
-        """BatchNorm over the rows that belong together, where that is asked for."""
-        if self.together is None:
-            return nullcontext()
-        return grouped_batch_norm(self.model, self.together)
+    def select(self, index: Tensor, unit: Tensor | None, company: int | None) -> _Pass:
+        """Some rows (``[n]``); ``unit`` is that of each ``company`` of them."""
+        batch = tree_map(
+            lambda leaf: leaf[index.to(leaf.device)] if _has_rows(leaf) else leaf, self.batch
+        )
+        draws = self.draws.select(index[:: company or 1].cpu())
+        return _Pass(self.owner, batch, len(index), unit, None, draws, company)
+
+
+def _has_rows(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.dim() > 0
+
+
+def _of_two(one: _Pass, taken: Callable[[_Pass], PerSampleGradients]) -> PerSampleGradients:
+    """What is ``taken`` of a single record, from a batch that has it twice.
+
+    Matrix products of one row are rounded differently from those of several. A record alone would
+    have another gradient than beside others, and quite another one where sums cancel.
+    """
+    index = torch.arange(one.rows).repeat(2)
+    unit = torch.zeros(2, dtype=torch.long) if one.unit is None else one.unit.repeat(2)
+    twice = one.select(index, unit, one.company)
+    return taken(twice).select(torch.zeros(1, dtype=torch.long))
+
+
+def _of_sizes(
+    whole: _Pass, units: int, taken: Callable[[_Pass], PerSampleGradients]
+) -> PerSampleGradients:
+    """What is ``taken`` of units whose rows go through the model together, in order.
+
+    Units of equally many rows are run at once.
+    """
+    assert whole.together is not None
+    together = whole.together
+    counts = torch.bincount(together)
+    starts = counts.cumsum(0) - counts
+    parts: list[tuple[Tensor, PerSampleGradients]] = []
+    for size in counts.unique().tolist():
+        members = (counts == size).nonzero()[:, 0]
+        index = (starts[members][:, None] + torch.arange(size, device=starts.device)).flatten()
+        unit = members if whole.unit is None else whole.unit[index[::size]]
+        one = whole.select(index, unit, size)
+        parts.append((members, _of_two(one, taken) if len(members) == 1 else taken(one)))
+    if len(parts) > 1:
+        order = torch.cat([members for members, _ in parts]).argsort()
+        gradients = PerSampleGradients.stacked([part for _, part in parts]).select(order)
+    else:
+        gradients = parts[0][1]
+    if whole.unit is None or len(counts) == units:
+        return gradients
+    return gradients.pool(whole.unit[starts], units)

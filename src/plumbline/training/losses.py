@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from plumbline.transformer_masks import with_own_mask
+
 Loss = Callable[..., Tensor]
 
 
@@ -75,7 +77,8 @@ def applied(loss: Loss) -> BatchLoss:
                     "Name the target 'labels', or write the loss as a function of (model, batch) "
                     "and mark it with plumbline.batch_loss."
                 )
-            output = model(**{name: value for name, value in batch.items() if name != "labels"})
+            inputs = {name: value for name, value in batch.items() if name != "labels"}
+            output = model(**with_own_mask(model, inputs))
             return getattr(output, "logits", output), batch["labels"]
         if not isinstance(batch, tuple | list) or len(batch) < 2:
             raise ValueError(

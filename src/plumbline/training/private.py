@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -33,7 +34,6 @@ from plumbline.training.checkpoint import save
 from plumbline.training.distributed import Ranks, shared_by
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
-from plumbline.training.isolation_schedule import Isolation, frozen_untouched
 from plumbline.training.parameters import apply, require_same, trainable
 from plumbline.training.public import PublicStream
 from plumbline.training.records import to_device
@@ -99,6 +99,7 @@ class Private:
         self.ledger = setup.ledger
         self.sensitive_features = setup.groups
         self.max_physical_batch = setup.max_physical_batch
+        self.isolation = setup.isolation
         self.averaging = setup.averaging
         self.average: WeightAverage | None = None
         if setup.averaging is not None:
@@ -125,7 +126,6 @@ class Private:
         self._charges = charges
         self._answers: Answers | None = None
         self._pending: PrivateBatch | None = None
-        self._isolation = Isolation()
         self._trained = self.parameters()
         self._curve = EpsilonCurve(
             plan.release,
@@ -340,7 +340,6 @@ class Private:
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
             self.ranks.require_same("The state of the run", self._state_digest())
         with self._shards.gathered() if self._shards is not None else nullcontext():
-            self._isolation.test(self, batch)
             # Before the charge: should it fail, nothing is spent.
             public: dict[str, Tensor] = {}
             if self._public is not None:
@@ -348,6 +347,7 @@ class Private:
                     self.model, self.parameters(), batch.step, self.ranks
                 )
             update = self.released = self._released(batch)
+        _warn_of_bad_records(batch)
         summed = {name: g + public[name] if public else g for name, g in update.items()}
         apply(summed, self.parameters(), self.optimizer)
         if self.average is not None:
@@ -365,8 +365,7 @@ class Private:
         program = self.method.step(batch)
         place = 0
         try:
-            with frozen_untouched(self.model):
-                query = next(program)
+            query = next(program)
             while True:
                 if place == 0:
                     self._charge(batch.step, query)
@@ -418,4 +417,20 @@ class Private:
             public_constants=constants,
             not_covered=self.not_covered,
             warnings=self.warnings,
+        )
+
+
+class BadRecords(UserWarning):
+    """Many records have a loss that is not finite."""
+
+
+def _warn_of_bad_records(batch: PrivateBatch) -> None:
+    if len(batch) > 1 and 2 * sum(batch.bad_losses.values()) >= len(batch):
+        warnings.warn(
+            "At least half of the records of a batch have a loss that is not finite. They count as "
+            "zero, so that they cannot hurt the guarantee, but nothing is learned from them and "
+            "the budget is spent all the same: look for missing values in the data. (This was "
+            "told by looking at records; do not publish it.)",
+            BadRecords,
+            stacklevel=4,
         )

@@ -11,12 +11,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from plumbline.checks import check_decay
+from plumbline.gradients import Isolation
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger
@@ -28,6 +29,7 @@ from plumbline.training.losses import BatchLoss, Loss, per_record
 from plumbline.training.public import PublicData
 from plumbline.training.records import Collate, Records, records_of
 from plumbline.training.run_identity import Facts, facts_of
+from plumbline.transformer_masks import learn_mask
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +51,7 @@ class Setup:
     relation: Relation = "add_remove"
     sensitive_features: Sequence[int] | Tensor | None = None
     max_physical_batch: int | None = None
+    isolation: Isolation = "vmap"
     seed: int | None = None
     deterministic: bool = False
     ledger: Ledger | None = None
@@ -81,6 +84,11 @@ class Setup:
                 f"max_physical_batch is {most!r}; it must be a whole number of at least 1, or None "
                 "to process every batch in one piece."
             )
+        if self.isolation not in get_args(Isolation):
+            raise ValueError(
+                f"isolation is {self.isolation!r}; it must be 'vmap' (all records at once, kept "
+                "apart by torch.vmap) or 'loop' (one record after the other, which is slower)."
+            )
         if self.averaging is not None:
             check_decay("averaging", self.averaging)
         if self.before and self.user_ids is not None:
@@ -88,6 +96,7 @@ class Setup:
                 "before is given beside user_ids: what was released earlier bounds what one record "
                 "can do, not what a user with several can. Train without one of the two."
             )
+        learn_mask(self.model)
         _ = self.record_loss, self.groups  # which check what they are made from
 
     @cached_property
@@ -126,6 +135,7 @@ class Setup:
             "accountant": self.accountant,
             "a seed given": self.seed is not None,
             "deterministic": self.deterministic,
+            "isolation": self.isolation,
             **facts_of(self.optimizer.defaults, "optimizer"),
             "optimizer": type(self.optimizer).__qualname__,
             **({} if self.public is None else self.public.facts),

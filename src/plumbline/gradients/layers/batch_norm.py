@@ -35,7 +35,7 @@ def batch_norm(
     """``F.batch_norm`` of one record's rows ``[N, C, ...]``."""
     if not has_records(input):
         return None
-    if training and tape.rows == 1:
+    if training and not tape.has_company:
         known = tape.weight(weight) or tape.weight(bias)
         raise RecordsMixError(
             f"A batch normalisation{f' (with {known.name!r})' if known else ''} is in training "
@@ -59,6 +59,8 @@ def batch_norm(
 
 def _over_own_rows(rows: Tensor, eps: float) -> Tensor:
     """Rows ``[B, N, C, ...]``, normalised over the N rows of each record by themselves."""
+    if rows.shape[1] * rows.shape[3:].numel() == 1:
+        return rows - rows  # it is its own mean
     # Each record's channels as separate channels: the library's fused kernel.
     folded = rows.transpose(0, 1).reshape(rows.shape[1], -1, *rows.shape[3:])
     normal = F.batch_norm(folded, None, None, None, None, True, 0.0, eps)
