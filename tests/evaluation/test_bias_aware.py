@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import plumbline as pl
 from plumbline.clipping import Flat
 from plumbline.evaluation import Bam, BamExact, BatchClipping, Views
+from plumbline.gradients.layers import random
 from tests.methods.literal import (
     CLIP,
     LOSS,
@@ -29,24 +30,23 @@ RADIUS = 0.4
 RULES = {"ascent": Bam, "exact": BamExact}
 
 
-class Remembered(nn.Dropout):
-    """Dropout that keeps its masks."""
-
-    def __init__(self, share: float) -> None:
-        super().__init__(share)
-        self.masks: list[Tensor] = []
-
-    def forward(self, rows: Tensor) -> Tensor:
-        mask = super().forward(torch.ones_like(rows))
-        if torch.is_grad_enabled():  # the tests for isolation need no gradients
-            self.masks.append(mask.detach())
-        return rows * mask
-
-
 def dropping() -> nn.Sequential:
     model = network()
-    model.insert(4, Remembered(0.4))
+    model.insert(4, nn.Dropout(0.4))
     return model
+
+
+def remembered(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The masks of all records, ``[B, *shape]``, as every pass draws them."""
+    masks: list[Tensor] = []
+    drawn = random.kept
+
+    def kept(*args: Any) -> Tensor:
+        masks.append(drawn(*args).double())
+        return masks[-1]
+
+    monkeypatch.setattr(random, "kept", kept)
+    return masks
 
 
 class BamWithMasks(Reference):
@@ -75,22 +75,21 @@ class BamWithMasks(Reference):
 @pytest.mark.parametrize(
     "most", [None, 7], ids=["whole", "chunks"]
 )  # a chunk of one is run twice over
-def test_both_passes_see_the_same_dropout_masks(most: int | None) -> None:
-    model = dropping()
-    layer = model[4]
-    assert isinstance(layer, Remembered)
-    run = train(pl.methods.bam(CLIP, RADIUS), model, max_physical_batch=most)
+def test_both_passes_see_the_same_dropout_masks(
+    most: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masks = remembered(monkeypatch)
+    run = train(pl.methods.bam(CLIP, RADIUS), dropping(), max_physical_batch=most)
     sizes = [len(batch) for batch in run.batches]
     per_chunk = [[min(most or n, n - at) for at in range(0, n, most or n or 1)] for n in sizes]
-    wanted = [size for step in per_chunk for size in step for _ in range(2)]
-    masks = layer.masks
+    wanted = [max(size, 2) for step in per_chunk for size in step for _ in range(2)]
     assert [len(mask) for mask in masks] == wanted
     for first, second in zip(masks[::2], masks[1::2], strict=True):
         assert torch.equal(first, second)
     reference = BamWithMasks(run)
     firsts = iter(masks[::2])
     reference.masks = {
-        step: torch.cat([next(firsts) for _ in parts])
+        step: torch.cat([next(firsts)[:size] for size in parts])
         for step, parts in enumerate(per_chunk)
         if parts
     }

@@ -20,7 +20,7 @@ from plumbline.evaluation import (
     RecordMomentum,
 )
 from plumbline.evaluation.sharpness import scaled_to
-from tests.evaluation.test_bias_aware import Remembered, dropping
+from tests.evaluation.test_bias_aware import dropping, remembered
 from tests.methods.literal import (
     CHUNKS,
     CLIP,
@@ -233,13 +233,13 @@ def test_a_rule_that_asks_beside_a_clipping_that_counts() -> None:
     ],
     ids=["DP-SAM", "gradient norm penalty", "FairLens"],
 )
-def test_all_passes_of_a_step_see_the_same_dropout_masks(method: pl.methods.Method) -> None:
+def test_all_passes_of_a_step_see_the_same_dropout_masks(
+    method: pl.methods.Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is differentiated twice, or climbed, must be the loss whose gradient is then taken."""
-    model = dropping()
-    run = train(method, model, sensitive_features=[r % 2 for r in range(30)])
-    layer = model[4]
-    assert isinstance(layer, Remembered)
-    masks = torch.cat(layer.masks)
+    drawn = remembered(monkeypatch)
+    run = train(method, dropping(), sensitive_features=[r % 2 for r in range(30)])
+    masks = torch.cat(drawn)
     count = sum(len(batch) for batch in run.batches)
     assert len(masks) > count
     assert len(masks.unique(dim=0)) == count  # one for each record and step

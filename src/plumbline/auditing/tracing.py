@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.auditing.neighbours import Batch, Neighbourhood, TokenNetwork
+from plumbline.gradients import Isolation
 from plumbline.methods import Method
 from plumbline.training.batches import PrivateBatch
 from plumbline.training.losses import per_record
@@ -39,6 +40,7 @@ class NeighbourWorld:
         self.batch: Batch = data.batches[0]
         self.model = TokenNetwork(method.together)
         self.max_physical_batch = max_physical_batch
+        self.isolation: Isolation = "vmap"
         self.plan = _Plan(sampling_rate)
         self._groups = group_values(method)
 

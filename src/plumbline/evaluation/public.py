@@ -92,7 +92,7 @@ def predict(
     for vote in range(votes):
         draws = Draws(torch.arange(len(inputs)), f"companions {seed} {vote}")
         rows = with_companions(inputs.repeat_interleave(times, 0), public, companions, draws)
-        with own_statistics(model):
+        with torch.no_grad(), own_statistics(model):
             output = each_record(lambda own: model(own)[0], rows, rows=times)
         if counts is None:
             counts = torch.zeros_like(output, dtype=torch.long)

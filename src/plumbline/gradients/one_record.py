@@ -33,14 +33,19 @@ from plumbline.gradients.errors import CaptureError, RecordsMixError, Unsupporte
 from plumbline.gradients.layers import HANDLERS, REWRITES
 from plumbline.gradients.lowering import has_records
 from plumbline.gradients.tape import Tape, quiet_vmap
+from plumbline.record_random import Draws
 
 
 def each_record(
-    function: Callable[[Any], Tensor], batch: Any, *, rows: int | None = None
+    function: Callable[[Any], Tensor],
+    batch: Any,
+    *,
+    rows: int | None = None,
+    random: Draws | None = None,
 ) -> Tensor:
-    """``function`` of every record, ``[B, ...]``, without gradients; see ``for_each_record``."""
-    with torch.no_grad():
-        return for_each_record(function, batch, Tape(batch_rows(batch) // (rows or 1), rows=rows))
+    """``function`` of every record, ``[B, ...]``; see ``for_each_record``."""
+    tape = Tape(batch_rows(batch) // (rows or 1), random, rows=rows)
+    return for_each_record(function, batch, tape)
 
 
 def for_each_record(function: Callable[[Any], Tensor], batch: Any, tape: Tape) -> Tensor:

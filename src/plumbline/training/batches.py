@@ -19,6 +19,7 @@ from plumbline.gradients import (
     PerSampleGradients,
     Perturbation,
     capture,
+    each_record,
     hvp,
     own_statistics,
 )
@@ -240,7 +241,7 @@ class PrivateChunk:
         return self._owner.fetch(self.indices)
 
     def losses(self) -> Tensor:
-        """Each record's loss, ``[R]``, with the random numbers of its other passes."""
+        """Each record's loss, ``[R]``, from one pass over them all."""
         with self._batch.same_random_numbers():
             return self._owner.loss(self._owner.model, self.data)
 
@@ -250,8 +251,9 @@ class PrivateChunk:
 
     def outputs(self) -> Any:
         """The model's outputs for the records, where the loss is one of output and target."""
+        model, loss, random = self._owner.model, self._owner.loss, self.draws("model")
         with self._batch.same_random_numbers():
-            return self._owner.loss.outputs(self._owner.model, self.data)
+            return each_record(lambda one: loss.outputs(model, one)[0], self.data, random=random)
 
     def draws(self, purpose: str, *, of: Literal["records", "units"] = "records") -> Draws:
         """Random numbers of each record's (or unit's) own, the same in every pass of the step."""
