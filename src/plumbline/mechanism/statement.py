@@ -63,6 +63,8 @@ class Statement:
         before: what was released about the data before the first step, each once.
         noise_source: a sentence about the source of randomness.
         seeded: whether anyone who knows the seed can recompute the randomness.
+        isolation: how records were kept apart: "vmap" or "loop".
+        audited: what was found when neighbouring batches of the run were compared, if they were.
         steps_done: steps charged so far.
         steps_planned: steps of the whole run.
         public_constants: what is treated as known to everybody, by name.
@@ -86,6 +88,8 @@ class Statement:
     before: tuple[StepRelease, ...] = ()
     noise_source: str
     seeded: bool = False
+    isolation: Literal["vmap", "loop"] = "vmap"
+    audited: str = ""
     steps_done: int
     steps_planned: int
     public_constants: Mapping[str, float | int | str] = field(default_factory=dict)
@@ -111,6 +115,8 @@ class Statement:
         steps_done: int,
         noise_source: str,
         seeded: bool = False,
+        isolation: Literal["vmap", "loop"] = "vmap",
+        audited: str = "",
         unit: Literal["record", "user"] = "record",
         releases: Iterable[tuple[StepRelease, int]] | None = None,
         public_constants: Mapping[str, float | int | str] | None = None,
@@ -124,6 +130,8 @@ class Statement:
             steps_done: the steps charged so far.
             noise_source: a sentence about the randomness.
             seeded: whether the randomness comes from a seed.
+            isolation: how records were kept apart.
+            audited: what was found when neighbouring batches were compared.
             unit: the unit of privacy.
             releases: what was charged, if not the plan's releases in `steps_done` steps.
             public_constants: further ones, such as clipping bounds.
@@ -150,6 +158,8 @@ class Statement:
             before=plan.before,
             noise_source=noise_source,
             seeded=seeded,
+            isolation=isolation,
+            audited=audited,
             steps_done=steps_done,
             steps_planned=plan.steps,
             public_constants={
@@ -172,6 +182,7 @@ class Statement:
             self._headline(),
             self._meaning(),
             self._procedure(),
+            self._apart(),
             f"Where the randomness comes from. {self.noise_source}",
             self._accounting(),
             self._assumptions(),
@@ -286,6 +297,23 @@ class Statement:
             f"How training works. {earlier}It takes {_counted(self.steps_planned, 'step')}, of "
             f"which {self.steps_done:,} {'is' if self.steps_done == 1 else 'are'} done. In each "
             f"step {drawn}.{bound} Asked in each step: {asked or 'nothing that is recorded'}."
+        )
+
+    def _apart(self) -> str:
+        if math.isinf(self.epsilon):
+            return ""
+        how = (
+            "they ran for all records of a batch at once by torch.vmap, inside of which nothing of "
+            "another record exists"
+            if self.isolation == "vmap"
+            else "they ran for one record after the other"
+        )
+        return (
+            "How records are kept apart. By construction: records are fetched one by one, and the "
+            f"model and the loss are run for a single record; {how}. What the model keeps "
+            "(buffers, frozen weights, attributes) is compared around every step. It is trusted "
+            "that the model's code keeps nothing outside of the model."
+            + (f" On the run's own records, {self.audited}" if self.audited else "")
         )
 
     def _accounting(self) -> str:

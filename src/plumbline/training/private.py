@@ -34,6 +34,7 @@ from plumbline.training.checkpoint import save
 from plumbline.training.distributed import Ranks, shared_by
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
+from plumbline.training.own_neighbours import NeighbourAudit, audit_neighbours
 from plumbline.training.parameters import apply, require_same, trainable
 from plumbline.training.public import PublicStream
 from plumbline.training.records import to_device
@@ -71,6 +72,7 @@ class Private:
         released: What the last step released: the noisy mean gradient, before public data is added
             and the optimizer sees it.
         ranks: The processes that make the run together; most often this one alone.
+        audited: What ``audit_neighbours`` found, if it was asked.
         processes: How many there have been, in one session or another, ascending.
     """
 
@@ -127,6 +129,7 @@ class Private:
         self._answers: Answers | None = None
         self._pending: PrivateBatch | None = None
         self._trained = self.parameters()
+        self.audited: NeighbourAudit | None = None
         self._curve = EpsilonCurve(
             plan.release,
             steps=plan.steps,
@@ -281,6 +284,13 @@ class Private:
             raise ValueError(f"format is {format!r}; it must be 'text' or 'json'.")
         return statement.text()
 
+    def audit_neighbours(self, **settings: int) -> NeighbourAudit:
+        """How far one record moves what the next steps would ask; see ``own_neighbours``.
+
+        The statement says what was found.
+        """
+        return audit_neighbours(self, **settings)
+
     def close(self) -> None:
         """Releases the noise prepared ahead; the ledger stays open."""
         if self._answers is not None:
@@ -301,7 +311,7 @@ class Private:
 
         Nothing is drawn or charged, and ``step`` refuses it.
         """
-        indices, groups = self._records_of(units)
+        indices, groups = self.records_of(units)
         return ChosenBatch(self.steps_done, indices, units, self, groups, chosen=len(units))
 
     @property
@@ -309,7 +319,7 @@ class Private:
         """How many records (or users) there are to draw from."""
         return self._sampler.records
 
-    def _records_of(self, units: Tensor) -> tuple[Tensor, Tensor | None]:
+    def records_of(self, units: Tensor) -> tuple[Tensor, Tensor | None]:
         """The records of some units, and each one's unit among them."""
         if isinstance(self._sampler, UserSampler):
             return self._sampler.records_of(units)
@@ -317,7 +327,7 @@ class Private:
 
     def _draw(self) -> PrivateBatch:
         units = self._sampler.indices(self.steps_done)
-        indices, groups = self._records_of(units)
+        indices, groups = self.records_of(units)
         share = self.ranks.rank, self.ranks.count
         self._pending = PrivateBatch(self.steps_done, indices, units, self, groups, _share=share)
         return self._pending
@@ -413,6 +423,8 @@ class Private:
             steps_done=steps,
             noise_source=self._source.describe() + shared_by(self.processes, seeded=self.seeded),
             seeded=self.seeded,
+            isolation=self.isolation,
+            audited="" if self.audited is None else self.audited.verdict,
             unit="user" if isinstance(self._sampler, UserSampler) else "record",
             public_constants=constants,
             not_covered=self.not_covered,
