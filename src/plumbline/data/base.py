@@ -72,6 +72,17 @@ class Split(Dataset[tuple[Any, Tensor]]):
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def row_by_row(self) -> bool:
+        """Whether ``fetch`` makes each row from that record alone.
+
+        So it is where x is a tensor, or stored by one of this package's classes, and nothing
+        prepares the rows but such a class. Of another part, private training fetches one record at
+        a time.
+        """
+        parts = (part for part in (self.x, self.prepare) if part is not None)
+        return type(self) is Split and all(_is_row_by_row(part) for part in parts)
+
     def __getitem__(self, number: int) -> tuple[Any, Tensor]:
         if not -len(self) <= number < len(self):
             raise IndexError(f"There is no record {number} among {len(self)}.")
@@ -102,6 +113,15 @@ class Split(Dataset[tuple[Any, Tensor]]):
         part.not_covered = self.not_covered
         part.origin = (self, index)
         return part
+
+
+def _is_row_by_row(part: Any) -> bool:
+    """Whether it says so: a class whose ``row_by_row`` is True makes each row from that one alone.
+
+    It does so without random numbers, and however many rows it is asked for.
+    """
+    # Said by the very class: one derived from it may do something else.
+    return isinstance(part, Tensor) or vars(type(part)).get("row_by_row") is True
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ class Owner(Protocol):
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
 
-    def fetch(self, indices: Tensor) -> Any:
-        """Some records, as the loss sees them, on the model's device."""
+    def fetch(self, indices: Tensor, step: int) -> Any:
+        """Some records, as the loss of a step sees them, on the model's device."""
 
     def draws_key(self, step: int) -> str:
         """The key of the records' own random numbers in a step."""
@@ -243,7 +243,7 @@ class PrivateChunk:
     @cached_property
     def data(self) -> Any:
         """The records, as the loss sees them."""
-        return self._owner.fetch(self.indices)
+        return self._owner.fetch(self.indices, self.step)
 
     def losses(self) -> Tensor:
         """Each record's loss, ``[R]``, with the random numbers of its other passes."""

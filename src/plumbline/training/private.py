@@ -32,6 +32,7 @@ from plumbline.training.charging import Charges
 from plumbline.training.checkpoint import save
 from plumbline.training.distributed import Ranks, shared_by
 from plumbline.training.distributed_shards import Shards, is_shard
+from plumbline.training.fetch_check import FetchCheck
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
 from plumbline.training.isolation_schedule import Isolation, frozen_untouched
 from plumbline.training.parameters import apply, require_same, trainable
@@ -126,6 +127,7 @@ class Private:
         self._answers: Answers | None = None
         self._pending: PrivateBatch | None = None
         self._isolation = Isolation()
+        self._fetch_check = FetchCheck(self._records, source)
         self._trained = self.parameters()
         self._curve = EpsilonCurve(
             plan.release,
@@ -250,10 +252,17 @@ class Private:
         if self._shards is not None:
             self._shards.put_back()
 
-    def fetch(self, indices: Tensor) -> Any:
-        """Some records, as the loss sees them, on the model's device."""
+    def fetch(self, indices: Tensor, step: int | None = None) -> Any:
+        """Some records, as the loss of a step sees them, on the model's device.
+
+        Args:
+            indices: Their numbers, ``[R]``, at least one.
+            step: The step whose random numbers the records are read with; by default the next one.
+        """
         device = next(iter(self.parameters().values())).device
-        return to_device(self._records.fetch(indices), device)
+        records = self._records
+        key = "" if records.selected else self.draws_key(self.steps_done if step is None else step)
+        return to_device(records.fetch(indices, key), device)
 
     def draws_key(self, step: int) -> str:
         """The key of the records' own random numbers in a step."""
@@ -340,6 +349,7 @@ class Private:
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
             self.ranks.require_same("The state of the run", self._state_digest())
         with self._shards.gathered() if self._shards is not None else nullcontext():
+            self._fetch_check.test(batch.indices, batch.step, self.draws_key)
             self._isolation.test(self, batch)
             # Before the charge: should it fail, nothing is spent.
             public: dict[str, Tensor] = {}

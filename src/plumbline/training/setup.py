@@ -28,6 +28,7 @@ from plumbline.training.losses import BatchLoss, Loss, per_record
 from plumbline.training.public import PublicData
 from plumbline.training.records import Collate, Records, records_of
 from plumbline.training.run_identity import Facts, facts_of
+from plumbline.training.stacking import PadTo
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,6 +55,7 @@ class Setup:
     ledger: Ledger | None = None
     user_ids: Sequence[Any] | Tensor | None = None
     collate: Collate | None = None
+    pad_to: PadTo | None = None
     public: PublicData | None = None
     averaging: float | None = None
     before: Sequence[StepRelease] = ()
@@ -93,7 +95,7 @@ class Setup:
     @cached_property
     def records(self) -> Records:
         """The records of the data set, by number."""
-        return records_of(self.dataset, self.collate)
+        return records_of(self.dataset, self.collate, self.pad_to)
 
     @cached_property
     def record_loss(self) -> BatchLoss:
@@ -128,6 +130,7 @@ class Setup:
             "deterministic": self.deterministic,
             **facts_of(self.optimizer.defaults, "optimizer"),
             "optimizer": type(self.optimizer).__qualname__,
+            **({} if self.pad_to is None else facts_of(self.pad_to, "pad_to")),
             **({} if self.public is None else self.public.facts),
             **(facts_of(tuple(self.before), "before") if self.before else {}),
         }
