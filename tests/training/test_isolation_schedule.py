@@ -65,37 +65,6 @@ def test_a_frozen_table_that_is_rewritten_by_a_later_record() -> None:
     assert mine.charged == 0
 
 
-def sequences() -> list[tuple[Tensor, int]]:
-    return [(torch.ones(3 + number % 4, 2), number % 2) for number in range(RECORDS)]
-
-
-def padded(rows: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor]:
-    x = nn.utils.rnn.pad_sequence([row for row, _ in rows], batch_first=True)
-    return x, torch.tensor([label for _, label in rows])
-
-
-class Mean(nn.Module):
-    """The mean over time of what is not padding, or of everything."""
-
-    def __init__(self, masked: bool, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.head, self.masked, self.drop = nn.Linear(2, 2), masked, nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        real = (x != 0).any(2).sum(1) if self.masked else x.new_full((len(x),), x.shape[1])
-        y: Tensor = self.head(self.drop(x.sum(1) / real[:, None]))
-        return y
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_padding_to_the_longest_record_of_a_batch(dropout: float) -> None:
-    mine = private(Mean(False, dropout), sequences(), collate=padded, plan=ALL)
-    with pytest.raises(RecordsMixError, match=r"fetched with.*Pad every record"):
-        run(mine)
-    assert mine.charged == 0
-    run(private(Mean(True, dropout), sequences(), collate=padded, plan=ALL))
-
-
 @pytest.mark.parametrize(
     ("augment", "fine"),
     [
@@ -121,24 +90,6 @@ def test_a_loss_that_is_divided_by_the_batch() -> None:
     mine = private(plan=ALL, loss=lambda output, target: LOSS(output, target) / len(target))
     with pytest.raises(RecordsMixError, match="divide no loss"):
         run(mine)
-
-
-class OwnNumbers(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """Augments with a generator that nobody can put back."""
-
-    def __init__(self) -> None:
-        self.generator = torch.Generator().manual_seed(0)
-        self.x, self.y = data()
-
-    def __len__(self) -> int:
-        return RECORDS
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.x[index] + torch.randn(6, generator=self.generator), self.y[index]
-
-
-def test_random_numbers_of_the_data_sets_own_are_no_mixing() -> None:
-    run(private(dataset=OwnNumbers(), plan=ALL))
 
 
 class OnlyInTraining(nn.Module):
