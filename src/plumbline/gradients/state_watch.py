@@ -74,9 +74,9 @@ class StateWatch:
         for (tensor, path), version in zip(trained, versions, strict=True):
             if tensor._version != version:
                 raise self._written(path)
-        path = self._contents.differing(_LIMIT) or (window and window.differing())
-        if path:
-            raise self._written(path)
+        found = self._contents.differing(_LIMIT) or (window and window.differing())
+        if found:
+            raise self._written(found)
 
     def check_all(self) -> None:
         """Compares the contents of everything that is not trained with what they were.

@@ -12,8 +12,7 @@ over a batch, mix records before the model sees them.)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,25 +63,6 @@ class Isolation:
             )
             self._shown = self._shown or _check_company(private, batch)
         self._modes = modes
-
-
-@contextmanager
-def frozen_untouched(model: nn.Module) -> Iterator[None]:
-    """Refuses a step in which the model rewrites a parameter that is not trained.
-
-    Raises:
-        RecordsMixError: Naming the parameter.
-    """
-    frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
-    before = {name: p._version for name, p in frozen.items() if not p.is_inference()}
-    yield
-    changed = [name for name, version in before.items() if frozen[name]._version != version]
-    if changed:
-        raise RecordsMixError(
-            f"The model rewrites the frozen parameter '{changed[0]}' as it looks at records: it "
-            "would be released without noise. Build the layer without what rewrites it (an "
-            "embedding's max_norm, say), and the model anew: the parameter has changed already."
-        )
 
 
 def _modes(model: nn.Module) -> tuple[bool, ...]:

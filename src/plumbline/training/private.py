@@ -16,9 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from plumbline.clipping import Program
+from plumbline.gradients.state_watch import StateWatch
 from plumbline.mechanism.accountant import EpsilonCurve
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.random_source import RandomSource
@@ -34,7 +37,7 @@ from plumbline.training.distributed import Ranks, shared_by
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fetch_check import FetchCheck
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
-from plumbline.training.isolation_schedule import Isolation, frozen_untouched
+from plumbline.training.isolation_schedule import Isolation
 from plumbline.training.parameters import apply, require_same, trainable
 from plumbline.training.public import PublicStream
 from plumbline.training.records import to_device
@@ -128,6 +131,10 @@ class Private:
         self._pending: PrivateBatch | None = None
         self._isolation = Isolation()
         self._fetch_check = FetchCheck(self._records, source)
+        drawn = int.from_bytes(source.stream("state watch").bytes(7), "little")
+        self._watch = StateWatch(
+            self.model, torch.Generator().manual_seed(drawn), beside=[setup.loss]
+        )
         self._trained = self.parameters()
         self._curve = EpsilonCurve(
             plan.release,
@@ -234,6 +241,17 @@ class Private:
                 "There is no file to save to: give a path, or make_private(..., checkpoint=path)."
             )
         save(self, path)
+
+    def check_state(self) -> None:
+        """Compares every buffer and frozen parameter with what it was when training began.
+
+        The steps compare only a part of a large model. Call this before the model is given away;
+        ``save`` and the last step do.
+
+        Raises:
+            RecordsMixError: If one was written to as the model looked at records.
+        """
+        self._watch.check_all()
 
     def sampler_state(self) -> dict[str, Any]:
         """The sampler's position, for a checkpoint."""
@@ -362,6 +380,8 @@ class Private:
         apply(summed, self.parameters(), self.optimizer)
         if self.average is not None:
             self.average.update()
+        if self.steps_done >= self.stop:
+            self.check_state()
 
     def _state_digest(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
@@ -375,8 +395,7 @@ class Private:
         program = self.method.step(batch)
         place = 0
         try:
-            with frozen_untouched(self.model):
-                query = next(program)
+            query = self._asked(program, None)
             while True:
                 if place == 0:
                     self._charge(batch.step, query)
@@ -384,7 +403,7 @@ class Private:
                 answer = self._answering().answer(query, declared, batch.step, place, mark)
                 self._charges.hear()
                 place += 1
-                query = program.send(answer)
+                query = self._asked(program, answer)
         except StopIteration as end:
             if place != len(declared):
                 raise RuntimeError(
@@ -393,6 +412,18 @@ class Private:
                 ) from None
             update: dict[str, Tensor] = end.value
             return update
+
+    def _asked(self, program: Program[Any], answer: Any) -> Query:
+        """The method's next question, while the model is watched."""
+        ended = None
+        with self._watch.step():
+            try:
+                query = program.send(answer)
+            except StopIteration as end:  # to be watched to the end too
+                ended = end
+        if ended is not None:
+            raise ended
+        return query
 
     def _charge(self, step: int, query: Query) -> None:
         beside: list[Any] = []
