@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "spaces": set(),
     "state": set(),
     "results": set(),
-    "augmentations": {"record_random"},
+    "augmentations": {"checks", "record_random"},
     "objectives": {"registry"},  # losses and optimizers by name
     # beside it
     "data": {"checks", "registry"},

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset
 
+from plumbline.checks import is_row_by_row
 from plumbline.data.files import File
 from plumbline.registry import Registry
 
@@ -80,8 +81,9 @@ class Split(Dataset[tuple[Any, Tensor]]):
         prepares the rows but such a class. Of another part, private training fetches one record at
         a time.
         """
-        parts = (part for part in (self.x, self.prepare) if part is not None)
-        return type(self) is Split and all(_is_row_by_row(part) for part in parts)
+        stored = isinstance(self.x, Tensor) or is_row_by_row(self.x)
+        prepared = self.prepare is None or is_row_by_row(self.prepare)
+        return stored and prepared
 
     def __getitem__(self, number: int) -> tuple[Any, Tensor]:
         if not -len(self) <= number < len(self):
@@ -113,15 +115,6 @@ class Split(Dataset[tuple[Any, Tensor]]):
         part.not_covered = self.not_covered
         part.origin = (self, index)
         return part
-
-
-def _is_row_by_row(part: Any) -> bool:
-    """Whether it says so: a class whose ``row_by_row`` is True makes each row from that one alone.
-
-    It does so without random numbers, and however many rows it is asked for.
-    """
-    # Said by the very class: one derived from it may do something else.
-    return isinstance(part, Tensor) or vars(type(part)).get("row_by_row") is True
 
 
 @dataclass(frozen=True)

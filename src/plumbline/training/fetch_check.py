@@ -1,6 +1,6 @@
 """Tests that a record looks the same in any company: read again beside others, it must not change.
 
-Records are read one by one, with random numbers of their own (``record_reading``). What that does
+Records are read one by one, with random numbers of their own (``record_random``). What that does
 not reach is what a data set keeps itself: a generator that it made, a counter, the last record. So
 a few records of a batch are fetched a second time, in another order and among other records of the
 data set, and must come out equal, bit for bit: in the first step that has any records, and then at

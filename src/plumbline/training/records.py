@@ -5,7 +5,7 @@ is copied or shuffled here, and nothing but the number of records is looked at b
 
 Guarantee: a row of the chunk depends on its own record, its number and the key alone. Rows of
 tensors are selected. Everything else is read by the user's code, which is shown one record at a
-time, with random numbers of that record's own (``record_reading``); the rows are put together here
+time, with random numbers of that record's own (``record_random``); the rows are put together here
 (``stacking``). So no collate function and no data set can sort, pad or mix the records of a batch.
 """
 
@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
-from plumbline.training.record_reading import read_alone
+from plumbline.checks import is_row_by_row
+from plumbline.record_random import one_by_one
 from plumbline.training.stacking import Padding, PadTo, stack
 
 Collate = Callable[[list[Any]], Any]
@@ -98,7 +99,7 @@ class OneByOne(Records):
         """The record with this number, as a batch of one."""
 
     def fetch(self, index: Tensor, key: str = "") -> Any:
-        return stack(read_alone(self._read, index.tolist(), key), self._padding)
+        return stack(one_by_one(self._read, index.tolist(), key), self._padding)
 
     def _read(self, number: int) -> Any:
         batch = self.read(number)
@@ -241,7 +242,7 @@ def _records_of(dataset: Any, collate: Collate | None, pad_to: PadTo | None) -> 
             )
         return TableRecords(dataset, pad_to)
     if callable(getattr(dataset, "fetch", None)) and collate is None:
-        if getattr(dataset, "row_by_row", False) is True:
+        if is_row_by_row(dataset):
             return RowByRow(dataset)
         return FetchedRecords(dataset, pad_to)
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from plumbline.training.record_reading import read_alone
+from plumbline.record_random import one_by_one
 
 Numbers = tuple[float, float, float]
 
@@ -21,15 +21,15 @@ def draw(number: int) -> Numbers:
 
 
 def test_a_record_draws_the_same_in_any_company_and_order() -> None:
-    alone = {number: read_alone(draw, [number], "key")[0] for number in range(6)}
-    assert read_alone(draw, range(6), "key") == [alone[number] for number in range(6)]
-    assert read_alone(draw, [4, 1, 5], "key") == [alone[number] for number in (4, 1, 5)]
+    alone = {number: one_by_one(draw, [number], "key")[0] for number in range(6)}
+    assert one_by_one(draw, range(6), "key") == [alone[number] for number in range(6)]
+    assert one_by_one(draw, [4, 1, 5], "key") == [alone[number] for number in (4, 1, 5)]
 
 
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["torch", "numpy", "python"])
 def test_other_records_and_other_keys_draw_otherwise(which: int) -> None:
     def drawn(number: int, key: str) -> float:
-        return read_alone(draw, [number], key)[0][which]
+        return one_by_one(draw, [number], key)[0][which]
 
     assert len({drawn(number, key) for number in (0, 3, 6) for key in ("one step", "next")}) == 6
 
@@ -50,16 +50,16 @@ def test_the_users_generators_are_left_as_they_were(fails: bool) -> None:
     random.seed(0)
     if fails:
         with pytest.raises(KeyError):
-            read_alone(reading, [0, 1], "key")
+            one_by_one(reading, [0, 1], "key")
     else:
-        read_alone(reading, [0, 1], "key")
+        one_by_one(reading, [0, 1], "key")
     assert draw(2) == expected
 
 
 def test_a_worker_process_draws_the_same() -> None:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        there = pool.apply(read_alone, (draw, [3, 1], "key"))
-    assert there == read_alone(draw, [3, 1], "key")
+        there = pool.apply(one_by_one, (draw, [3, 1], "key"))
+    assert there == one_by_one(draw, [3, 1], "key")
 
 
 def constant(number: int) -> int:
@@ -68,5 +68,5 @@ def constant(number: int) -> int:
 
 def test_what_draws_nothing_is_as_it_was() -> None:
     reading: Callable[[int], int] = constant
-    assert read_alone(reading, [2, 0], "key") == [2, 0]
-    assert read_alone(reading, [], "key") == []
+    assert one_by_one(reading, [2, 0], "key") == [2, 0]
+    assert one_by_one(reading, [], "key") == []
