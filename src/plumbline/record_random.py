@@ -17,7 +17,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -110,12 +110,26 @@ def set_generators(key: str, number: int) -> None:
 
 
 @contextmanager
-def kept_generators() -> Iterator[None]:
-    """Restores the global generators when the block ends, whatever happens in it."""
+def kept_generators() -> Iterator[Callable[[], bool]]:
+    """Restores the global generators when the block ends, whatever happens in it.
+
+    Yields a function that says whether any of them was drawn from, or set, since.
+    """
     own = torch.default_generator.get_state()
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    python = random.getstate()
+    numpy: Any = np.random.get_state()  # noqa: NPY002
+
+    def used() -> bool:
+        now: Any = np.random.get_state()  # noqa: NPY002
+        return (
+            not torch.equal(torch.default_generator.get_state(), own)
+            or now[2:] != numpy[2:]
+            or not np.array_equal(now[1], numpy[1])
+            or random.getstate() != python
+        )
+
     try:
-        yield
+        yield used
     finally:
         torch.default_generator.set_state(own)
         random.setstate(python)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from plumbline.data.base import Split
 from plumbline.data.images import Pixels
@@ -261,3 +262,49 @@ def test_to_device_moves_tensors_and_leaves_the_rest(device: torch.device) -> No
     assert moved["names"] == ["a"]
     assert torch.equal(moved["pair"][0].cpu(), Y)
     assert moved["pair"][1] == 3
+
+
+class Counted(Map):
+    """Counts how often a record is read; draws if it is told to."""
+
+    def __init__(self, draws: bool) -> None:
+        self.draws, self.reads = draws, 0
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        self.reads += 1
+        x, y = super().__getitem__(number)
+        return (x + torch.rand(2) if self.draws and number % 2 else x), y
+
+
+def test_generators_are_set_only_for_a_data_set_that_draws() -> None:
+    still, drawing = Counted(False), Counted(True)
+    records = records_of(still)
+    for _ in range(3):
+        records.fetch(INDEX, "key")
+    assert still.reads == 6
+    records = records_of(drawing)
+    first = [records.fetch(INDEX, "key")[0] for _ in range(3)]
+    assert drawing.reads == 8  # the first time twice: then it was found to draw
+    assert torch.equal(first[0], first[1])
+    # What a batch that does not draw gives is the same either way.
+    even = torch.tensor([2, 4])
+    assert torch.equal(records.fetch(even, "key")[0], records_of(drawing).fetch(even, "key")[0])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (X[0], 3, 2.5, True),
+        [X[0], {"a": Y[0], "b": np.float32(2)}],
+        {"x": np.ones(3), "y": [1, 2]},
+        5,
+        X[0],
+    ],
+    ids=["tuple", "list", "dict", "number", "tensor"],
+)
+def test_one_record_is_collated_as_torch_does(row: Any) -> None:
+    def told(batch: Any) -> Any:
+        return tree_map(lambda leaf: (leaf.dtype, leaf.tolist()), batch)
+
+    records: Any = records_of([row, row], pad_to=9)
+    assert told(records.read(0)) == told(default_collate([row]))

@@ -7,19 +7,11 @@ fit together are refused, in words that tell nothing about any of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import (
-    GetAttrKey,
-    MappingKey,
-    SequenceKey,
-    tree_flatten,
-    tree_flatten_with_path,
-    tree_unflatten,
-)
 
 Length = int | tuple[int, float]
 PadTo = Length | Mapping[str | int, Length]
@@ -48,30 +40,30 @@ class Padding:
         elif pad_to is not None:
             self._all = _length(pad_to, pad_to)
 
-    def of(self, fields: Sequence[str]) -> list[tuple[int, float] | None]:
-        """What each field of a batch is padded to; a name is also that of all that is inside it.
+    def of(self, field: str) -> tuple[int, float] | None:
+        """What a field is padded to; a name is also that of all that is inside it."""
+        if not self._fields:
+            return self._all
+        parts = field.split(".")
+        names = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+        return next((self._fields[name] for name in names if name in self._fields), None)
+
+    def require_fields(self, row: Any) -> None:
+        """Refuses names that are those of no field of a record.
 
         Raises:
-            ValueError: If ``pad_to`` names a field that is not there.
+            ValueError: Naming the fields that there are.
         """
-        found = [self._of(field) for field in fields]
         if not self._fields:
-            return [self._all] * len(fields)
-        unknown = self._fields.keys() - {name for name, _ in filter(None, found)}
-        if unknown:
-            raise ValueError(
-                f"pad_to names the field {min(unknown)!r}; the records have the fields "
-                f"{', '.join(map(repr, fields))}. Name one of these, or give one length for all."
-            )
-        return [None if one is None else one[1] for one in found]
-
-    def _of(self, field: str) -> tuple[str, tuple[int, float]] | None:
-        parts = field.split(".")
-        for end in range(len(parts), 0, -1):
-            name = ".".join(parts[:end])
-            if name in self._fields:
-                return name, self._fields[name]
-        return None
+            return
+        fields = list(_fields(row, ""))
+        for name in self._fields:
+            if not any(field == name or field.startswith(f"{name}.") for field in fields):
+                raise ValueError(
+                    f"pad_to names the field {name!r}; the records have the fields "
+                    f"{', '.join(map(repr, fields))}. Name one of these, or give one length for "
+                    "all."
+                )
 
 
 def stack(rows: Sequence[Any], padding: Padding) -> Any:
@@ -84,23 +76,54 @@ def stack(rows: Sequence[Any], padding: Padding) -> Any:
     Raises:
         UnequalRecords: Naming the field in which records differ, and what to write.
     """
-    found, form = tree_flatten_with_path(rows[0])
-    fields = [_named(path) for path, _ in found]
-    lengths = padding.of(fields)
-    columns: list[list[Any]] = [[leaf] for _, leaf in found]
-    for row in rows[1:]:
-        leaves, other = tree_flatten(row)
-        if other != form:
-            raise UnequalRecords(
-                "Records come in different forms: not all have the same fields in the same "
-                "nesting. Return the same tuple, list or dict for every record, from the data set "
-                "or from the collate function."
-            )
-        for column, leaf in zip(columns, leaves, strict=True):
-            column.append(leaf)
-    return tree_unflatten(
-        [_joined(*one) for one in zip(columns, fields, lengths, strict=True)], form
-    )
+    padding.require_fields(rows[0])
+    return _stack(rows, "", padding)
+
+
+def _stack(rows: Sequence[Any], field: str, padding: Padding) -> Any:
+    first = rows[0]
+    if not isinstance(first, dict | list | tuple):
+        return _joined(list(rows), field, padding.of(field))
+    if not all(type(row) is type(first) and len(row) == len(first) for row in rows):
+        raise UnequalRecords(_FORMS)
+    if isinstance(first, dict):
+        if not all(row.keys() == first.keys() for row in rows):
+            raise UnequalRecords(_FORMS)
+        return {
+            key: _stack([row[key] for row in rows], _within(field, key), padding) for key in first
+        }
+    parts = [
+        _stack(column, _within(field, key), padding)
+        for key, column in zip(_keys(first), zip(*rows, strict=True), strict=True)
+    ]
+    return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
+
+
+_FORMS = (
+    "Records come in different forms: not all have the same fields in the same nesting. Return the "
+    "same tuple, list or dict for every record, from the data set or from the collate function."
+)
+
+
+def _keys(row: Any) -> Sequence[Any]:
+    """The names or places of what a record's tuple or list has."""
+    return getattr(row, "_fields", range(len(row)))
+
+
+def _within(field: str, key: Any) -> str:
+    """A field by the names and places that lead to it, such as ``"inputs.0"``."""
+    return f"{field}.{key}" if field else str(key)
+
+
+def _fields(row: Any, field: str) -> Iterator[str]:
+    if isinstance(row, dict):
+        for key, part in row.items():
+            yield from _fields(part, _within(field, key))
+    elif isinstance(row, list | tuple):
+        for key, part in zip(_keys(row), row, strict=True):
+            yield from _fields(part, _within(field, key))
+    else:
+        yield field
 
 
 def _joined(column: list[Any], field: str, length: tuple[int, float] | None) -> Any:
@@ -113,7 +136,7 @@ def _joined(column: list[Any], field: str, length: tuple[int, float] | None) -> 
             "tensors can differ: make one of it (torch.tensor(...)) in the data set or in the "
             "collate function, or leave it out."
         )
-    if not all(isinstance(leaf, Tensor) and leaf.dim() and len(leaf) == 1 for leaf in column):
+    if not all(isinstance(leaf, Tensor) and leaf.shape[:1] == (1,) for leaf in column):
         raise UnequalRecords(
             f"{_the(field)} is not a tensor [1, ...] for every record. The collate function is "
             "given a list of one record at a time and must return a batch of one: tensors whose "
@@ -121,13 +144,13 @@ def _joined(column: list[Any], field: str, length: tuple[int, float] | None) -> 
         )
     if length is not None:
         column = [_padded(leaf, field, *length) for leaf in column]
-    if any(leaf.dtype != first.dtype or leaf.device != first.device for leaf in column):
+    if len({(leaf.dtype, leaf.device) for leaf in column}) > 1:
         raise UnequalRecords(
             f"{_the(field)} is not of one type (or not on one device) in all records: joined, one "
             "record would change the type of the others. Convert it in the data set, as with "
             ".float() or .long()."
         )
-    if any(leaf.shape != column[0].shape for leaf in column):
+    if len({leaf.shape for leaf in column}) > 1:
         raise UnequalRecords(
             f"{_the(field)} differs in shape between records. Records are not padded to the "
             "longest of a batch, which would tell each how long the others are: declare a length "
@@ -156,19 +179,6 @@ def _equal(one: Any, other: Any) -> bool:
         return type(one) is type(other) and bool(one == other)
     except Exception:  # comparing can do anything: arrays, for one, have no single answer
         return False
-
-
-def _named(path: Sequence[Any]) -> str:
-    """A field by the names and places that lead to it, such as ``"inputs.0"``."""
-    parts = []
-    for key in path:
-        if isinstance(key, MappingKey):
-            parts.append(str(key.key))
-        elif isinstance(key, SequenceKey):
-            parts.append(str(key.idx))
-        else:
-            parts.append(key.name if isinstance(key, GetAttrKey) else str(key))
-    return ".".join(parts)
 
 
 def _example(field: str) -> str:
