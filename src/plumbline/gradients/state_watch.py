@@ -56,22 +56,25 @@ class StateWatch:
         self._take()
 
     @contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self, *, trained: bool = True) -> Iterator[None]:
         """Around one pass.
+
+        Args:
+            trained: Whether the parameters that are trained must stay as they are too.
 
         Raises:
             RecordsMixError: Naming what changed, and the module that has it.
         """
         self._look()
-        trained = self._now.trained
-        versions = [tensor._version for tensor, _ in trained]
+        weights = self._now.trained if trained else []
+        versions = [tensor._version for tensor, _ in weights]
         window = None
-        if trained and self._coin.random() < _WINDOWS:
-            window = Window([(path, tensor) for tensor, path in trained], self._generator)
+        if weights and self._coin.random() < _WINDOWS:
+            window = Window([(path, tensor) for tensor, path in weights], self._generator)
         yield
         if not self._now.untouched():
             self._compare()
-        for (tensor, path), version in zip(trained, versions, strict=True):
+        for (tensor, path), version in zip(weights, versions, strict=True):
             if tensor._version != version:
                 raise self._written(path)
         found = self._contents.differing(_LIMIT) or (window and window.differing())

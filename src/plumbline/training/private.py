@@ -416,7 +416,8 @@ class Private:
     def _asked(self, program: Program[Any], answer: Any) -> Query:
         """The method's next question, while the model is watched."""
         ended = None
-        with self._watch.step():
+        # A method without a guarantee may move the weights itself, as DP-SAT does as released.
+        with self._watch.step(trained=self.method.private):
             try:
                 query = program.send(answer)
             except StopIteration as end:  # to be watched to the end too
