@@ -314,6 +314,15 @@ def test_the_loss_function_is_watched_too() -> None:
         loss(model(torch.randn(3, 4)))
 
 
+def test_a_loss_from_a_string_is_watched_too() -> None:
+    names: dict[str, Any] = {"__name__": None}
+    exec("kept = []\ndef loss(output):\n    kept.append(output)\n    return output.sum()", names)
+    model = nn.Linear(4, 2)
+    watching = watch(model, beside=[names["loss"]])
+    with pytest.raises(RecordsMixError, match="variable 'kept'"), watching.step():
+        names["loss"](model(torch.randn(3, 4)))
+
+
 def test_a_loss_module_is_watched_too() -> None:
     model, loss = nn.Linear(4, 2), Model(put("mean", lambda x: float(x.mean())))
     watching = watch(model, beside=[loss])

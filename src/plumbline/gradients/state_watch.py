@@ -202,15 +202,15 @@ def _variables(
     """The variables of the user's own code: of classes, of their Python modules, of functions."""
     modules = [model, *(one for one in beside if isinstance(one, nn.Module))]
     classes = {base: None for one in modules for part in one.modules() for base in _bases(part)}
-    sources = {base.__module__: None for base in classes}
+    sources = {base.__module__: vars(sys.modules[base.__module__]) for base in classes}
     for base in classes:
         yield vars(base), _Place(f"the class {base.__name__}")
     for function in _functions(beside):
-        sources[function.__module__] = None
+        # Code that is run from a string, say, is of no module.
+        sources[function.__module__ or function.__name__] = function.__globals__
         yield _Cells(function), _Place(f"the function {function.__name__}")
-    for source in sources:
-        if _is_own(source):
-            yield vars(sys.modules[source]), _Place(f"the Python module {source}")
+    for source, names in sources.items():
+        yield names, _Place(f"the Python module {source}")
 
 
 def _functions(beside: Iterable[Any]) -> Iterator[FunctionType]:
@@ -218,8 +218,10 @@ def _functions(beside: Iterable[Any]) -> Iterator[FunctionType]:
     for one in beside:
         for part in (one, *getattr(one, "__dict__", {}).values()):
             function = getattr(part, "__func__", part)
-            if isinstance(function, FunctionType) and _is_own(function.__module__):
-                yield function
+            if isinstance(function, FunctionType):
+                source: str | None = function.__module__
+                if source is None or _is_own(source):
+                    yield function
 
 
 class _Cells(Mapping[str, Any]):
