@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "state": set(),
     "transformer_masks": set(),
     "results": set(),
-    "augmentations": {"record_random"},
+    "augmentations": {"checks", "record_random"},
     "objectives": {"registry"},  # losses and optimizers by name
     # beside it
     "data": {"checks", "registry"},

@@ -261,3 +261,11 @@ class TestSeeds:
     def test_a_generator_takes_them(self) -> None:
         for seed in Draws(rows(0, 1, 2), "seeds").seeds().tolist():
             assert torch.Generator().manual_seed(seed).initial_seed() == seed
+
+
+def test_some_rows_go_on_where_all_are() -> None:
+    draws, some = Draws(torch.arange(5), "key"), Draws(torch.arange(5), "key")
+    draws.uniform(2), some.uniform(2)
+    part = some.rows(slice(1, 3))
+    assert len(part) == 2
+    assert torch.equal(part.uniform(3), draws.uniform(3)[1:3])

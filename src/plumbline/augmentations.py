@@ -8,11 +8,12 @@ other records of a batch, and its chunking, do not change it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from plumbline.checks import is_row_by_row
 from plumbline.record_random import Draws
 
 
@@ -21,6 +22,8 @@ class Augmentation(Protocol):
 
     Takes images ``[R, C, H, W]`` of any dtype, R possibly 0, and a stream for each row. Returns a
     new tensor ``[R, C, H', W']`` of the same dtype; the images are unchanged, the streams advance.
+    A class that sets ``row_by_row`` to True promises to make each view from that row and its stream
+    alone, and is given a whole batch at once; others are given one record at a time.
     """
 
     def __call__(self, images: Tensor, draws: Draws, /) -> Tensor: ...
@@ -35,6 +38,8 @@ class Shift:
     """
 
     pixels: int = 4
+
+    row_by_row: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if type(self.pixels) is not int or self.pixels < 0:
@@ -61,6 +66,8 @@ class Flip:
     """Mirrors each row left to right with the given probability, ``[R, C, H, W]`` to the same."""
 
     probability: float = 0.5
+
+    row_by_row: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         value = self.probability
@@ -100,6 +107,11 @@ class Chain:
                     "in Chain(Flip(), Shift(4))"
                 )
         object.__setattr__(self, "parts", parts)  # frozen
+
+    @property
+    def row_by_row(self) -> bool:
+        """Whether all of its parts make each view from that row alone."""
+        return all(is_row_by_row(part) for part in self.parts)
 
     def __call__(self, images: Tensor, draws: Draws) -> Tensor:
         _sides(images, draws)

@@ -31,3 +31,13 @@ def check_count(name: str, value: int) -> None:
 
 def _is_number(value: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_row_by_row(part: object) -> bool:
+    """Whether a part says that it makes each row from that record alone, however many it is given.
+
+    A class says so with ``row_by_row = True``. The records of a batch are given to it at once; to
+    all others, one at a time.
+    """
+    # Said by the very class: one derived from it may do something else.
+    return "row_by_row" in vars(type(part)) and getattr(part, "row_by_row") is True  # noqa: B009

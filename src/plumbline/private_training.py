@@ -24,6 +24,7 @@ from plumbline.training import Private, PublicData, Setup, start
 from plumbline.training.distributed import Ranks
 from plumbline.training.losses import Loss
 from plumbline.training.records import Collate
+from plumbline.training.stacking import PadTo
 
 
 def make_private(
@@ -44,6 +45,7 @@ def make_private(
     ledger: Ledger | None = None,
     user_ids: Sequence[Any] | Tensor | None = None,
     collate: Collate | None = None,
+    pad_to: PadTo | None = None,
     public: PublicData | None = None,
     averaging: float | None = None,
     before: Sequence[StepRelease] = (),
@@ -78,7 +80,12 @@ def make_private(
             only the one of rank 0 has it.
         user_ids: The user of each record, ``[n]``: makes a user with all of their records the unit
             of privacy.
-        collate: How a list of records of a map-style data set becomes a batch.
+        collate: How a list of one record of a map-style data set becomes a batch of one,
+            ``[1, ...]``. It is never shown two records, so that they cannot mix.
+        pad_to: The length to which records of different lengths are padded along their first
+            dimension: for all fields (128), or by a field's name or place, with what to pad with
+            where that is not 0, as in ``{"input_ids": 128, "labels": (128, -100)}``. A longer
+            record is refused.
         public: Further records, without any protection, whose plain gradient is added in each step.
         averaging: The decay of an exponential moving average of the weights, such as 0.999; it
             costs no privacy. ``Private.averaged`` gives the averaged weights.

@@ -72,7 +72,7 @@ def _square(mask: Tensor, form: Form) -> Tensor:
 
 def _output(model: nn.Module, tokens: Tensor, mask: Tensor) -> Tensor:
     output: Any = model(input_ids=tokens, attention_mask=mask)
-    values = output.logits if hasattr(output, "logits") else output[0]
+    values: Tensor = output.logits if hasattr(output, "logits") else output[0]
     # Language models and encoders give an output for each token, hidden ones too.
     return values[:, :_SHOWN] if values.dim() == 3 else values
 

@@ -18,6 +18,8 @@ from tests.methods.literal import CLIP, RECORDS, close, images, network, prepare
 class Logged:
     """An augmentation that keeps the rows it made."""
 
+    row_by_row = True
+
     def __init__(self) -> None:
         self.made: list[Tensor] = []
 
@@ -134,3 +136,42 @@ def test_bad_settings_are_refused() -> None:
         Views(unchanged, 0)
     with pytest.raises(TypeError, match=r"augment is 4; give a function of \(rows, draws\)"):
         Views(4)  # type: ignore[arg-type]
+
+
+def centred(rows: Tensor, draws: Draws) -> Tensor:
+    """Would mix records, if it were shown several."""
+    return rows - rows.mean(0) + draws.uniform()[:, None, None, None].to(rows)
+
+
+def shaken(rows: Tensor, draws: Draws) -> Tensor:
+    """Draws from the global generator instead of from the draws."""
+    return rows + torch.rand(rows.shape)
+
+
+class Copies:
+    """The views of records, without a model."""
+
+    step = 0
+
+    def __init__(self, numbers: list[int]) -> None:
+        self.numbers = torch.tensor(numbers)
+        self.records = len(numbers)
+        self.data = (images()[0][self.numbers], self.numbers)
+
+    def draws(self, purpose: str) -> Draws:
+        return Draws(self.numbers, purpose)
+
+
+@pytest.mark.parametrize("augment", [centred, shaken])
+def test_views_of_a_record_do_not_depend_on_the_others(augment: Any) -> None:
+    def views(*numbers: int) -> Tensor:
+        chunk: Any = Copies(list(numbers))
+        seen: Tensor = Views(augment, 3).see(chunk).data[0]  # type: ignore[attr-defined]
+        return seen
+
+    state = torch.get_rng_state()
+    among = views(4, 1, 2)
+    assert torch.equal(among[3:6], views(1))
+    assert torch.equal(among[3:6], views(2, 1)[3:])
+    assert not torch.equal(among[3], among[4])
+    assert torch.equal(torch.get_rng_state(), state)

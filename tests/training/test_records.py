@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
+from plumbline.data.base import Split
+from plumbline.data.images import Pixels
+from plumbline.data.own import from_torch
 from plumbline.training.records import records_of, to_device
+from plumbline.training.stacking import UnequalRecords
 
 X = torch.arange(12.0).view(6, 2)
 Y = torch.tensor([0, 1, 0, 1, 1, 0])
@@ -82,32 +87,122 @@ def test_named_columns(dataset: Any) -> None:
     assert torch.equal(batch["labels"], Y[INDEX])
 
 
-def test_the_users_collate_makes_the_batch() -> None:
-    ragged = [torch.ones(length) for length in (1, 3, 2)]
+def test_the_users_collate_is_given_one_record_at_a_time() -> None:
+    sizes = []
 
-    def pad(rows: list[Tensor]) -> Tensor:
-        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    def doubled(rows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        sizes.append(len(rows))
+        return 2 * torch.stack([x for x, _ in rows]), torch.stack([y for _, y in rows])
 
-    batch = records_of(ragged, pad).fetch(torch.tensor([2, 0]))
-    assert batch.tolist() == [[1, 1], [1, 0]]
+    x, y = records_of(Map(), doubled).fetch(INDEX)
+    assert sizes == [1, 1]
+    assert torch.equal(x, 2 * X[INDEX])
+    assert torch.equal(y, Y[INDEX])
 
 
 def test_a_collate_reads_a_tensor_data_set_and_a_hugging_face_one_record_by_record() -> None:
-    def turned(rows: list[Any]) -> Any:
-        assert isinstance(rows, list)
-        assert len(rows) == 2
-        return rows
-
-    assert records_of(TensorDataset(X, Y), turned).fetch(INDEX)[0][1] == Y[4]
+    pairs = records_of(TensorDataset(X, Y), lambda rows: {"y": torch.stack([y for _, y in rows])})
+    assert torch.equal(pairs.fetch(INDEX)["y"], Y[INDEX])
     # A collate function can also take records that are not tensors.
-    assert records_of(hugging_face(), turned).fetch(INDEX)[0] == {"x": [8.0, 9.0], "labels": 1}
+    table = records_of(hugging_face(), lambda rows: torch.tensor([row["x"] for row in rows]))
+    assert torch.equal(table.fetch(INDEX), X[INDEX])
+
+
+def test_several_records_are_asked_for_one_by_one() -> None:
+    asked: list[Any] = []
+
+    class Many(InOneGo):
+        def __getitems__(self, numbers: list[int]) -> list[tuple[Tensor, Tensor]]:
+            asked.append(numbers)
+            return super().__getitems__(numbers)
+
+    class Fetches(Map):
+        def fetch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+            asked.append(index.tolist())
+            return X[index], Y[index]
+
+    class Promises(Fetches):
+        row_by_row = True
+
+    for dataset, expected in [
+        (Many(), [[4], [1]]),
+        (Fetches(), [[4], [1]]),
+        (Promises(), [[4, 1]]),
+    ]:
+        asked.clear()
+        x, _ = records_of(dataset).fetch(INDEX)
+        assert asked == expected
+        assert torch.equal(x, X[INDEX])
+
+
+def test_getitems_that_gives_another_number_of_records() -> None:
+    class Two(InOneGo):
+        def __getitems__(self, numbers: list[int]) -> list[tuple[Tensor, Tensor]]:
+            return super().__getitems__([*numbers, 0])
+
+    with pytest.raises(ValueError, match="asked for one record and gave 2"):
+        records_of(Two()).fetch(INDEX)
+
+
+RAGGED = [torch.ones(length) for length in (1, 3, 2)]
+
+
+def test_lengths_that_differ_need_a_declared_one() -> None:
+    def longest(rows: list[Tensor]) -> Tensor:
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+    with pytest.raises(UnequalRecords, match=r"pad_to=128"):
+        records_of(RAGGED, longest).fetch(torch.tensor([2, 0]))
+    for collate in (None, longest):
+        batch = records_of(RAGGED, collate, 4).fetch(torch.tensor([2, 0]))
+        assert batch.tolist() == [[1, 1, 0, 0], [1, 0, 0, 0]]
+
+
+def test_a_hugging_face_data_set_of_texts_is_padded() -> None:
+    texts = [[5, 6], [7], [8, 9]]
+    table = datasets.Dataset.from_dict({"ids": texts, "y": [0, 1, 0]}).with_format("torch")
+    with pytest.raises(UnequalRecords, match="'ids'"):
+        records_of(table).fetch(torch.tensor([0, 1]))
+    records = records_of(table, pad_to={"ids": (3, -1)})
+    assert records.fetch(torch.tensor([0, 1]))["ids"].tolist() == [[5, 6, -1], [7, -1, -1]]
+    # Records of one length by chance are padded all the same.
+    assert records.fetch(torch.tensor([0, 2]))["ids"].tolist() == [[5, 6, -1], [8, 9, -1]]
+    assert records.fetch(torch.tensor([0]))["ids"].tolist() == [[5, 6, -1]]
+
+
+def test_a_missing_value_does_not_change_the_type_of_other_records() -> None:
+    table = datasets.Dataset.from_dict({"y": [1, None, 3]}).with_format("torch")
+    records = records_of(table)
+    assert records.fetch(torch.tensor([0, 2]))["y"].dtype == torch.int64
+    with pytest.raises(UnequalRecords, match=r"'y'.*one type"):
+        records.fetch(torch.tensor([0, 1]))
+
+
+def test_pad_to_is_for_records_that_are_read_one_by_one() -> None:
+    with pytest.raises(ValueError, match="Leave pad_to out"):
+        records_of((X, Y), pad_to=3)
+    with pytest.raises(ValueError, match="Leave pad_to out"):
+        records_of(Split(X, Y), pad_to=3)
+
+
+def test_a_split_is_fetched_at_once_only_if_nothing_of_the_users_prepares_it() -> None:
+    shown: list[int] = []
+
+    def centred(rows: Tensor) -> Tensor:
+        shown.append(len(rows))
+        return rows - rows.mean(0)
+
+    records_of(Split(X, Y, prepare=centred)).fetch(INDEX)
+    assert shown == [1, 1]
+    assert records_of(Split(X, Y, prepare=Pixels())).fetch(INDEX)[0].shape == (2, 2)
+    assert Split(X, Y, prepare=Pixels()).row_by_row
+    assert not from_torch(Map(), Map(), classes="ab").train.row_by_row
 
 
 def test_a_mapping_that_is_not_a_dict_becomes_one() -> None:
-    # transformers' collators give such mappings; the isolation check must see their tensors.
-    batch = records_of([X[0], X[1]], lambda rows: UserDict(x=torch.stack(rows))).fetch(
-        torch.tensor([0, 1])
-    )
+    # transformers' collators give such mappings, whose tensors must be seen.
+    records = records_of([X[0], X[1]], lambda rows: UserDict(x=torch.stack(rows)))
+    batch = records.fetch(torch.tensor([0, 1]))
     assert type(batch) is dict
 
 
@@ -167,3 +262,49 @@ def test_to_device_moves_tensors_and_leaves_the_rest(device: torch.device) -> No
     assert moved["names"] == ["a"]
     assert torch.equal(moved["pair"][0].cpu(), Y)
     assert moved["pair"][1] == 3
+
+
+class Counted(Map):
+    """Counts how often a record is read; draws if it is told to."""
+
+    def __init__(self, draws: bool) -> None:
+        self.draws, self.reads = draws, 0
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        self.reads += 1
+        x, y = super().__getitem__(number)
+        return (x + torch.rand(2) if self.draws and number % 2 else x), y
+
+
+def test_generators_are_set_only_for_a_data_set_that_draws() -> None:
+    still, drawing = Counted(False), Counted(True)
+    records = records_of(still)
+    for _ in range(3):
+        records.fetch(INDEX, "key")
+    assert still.reads == 6
+    records = records_of(drawing)
+    first = [records.fetch(INDEX, "key")[0] for _ in range(3)]
+    assert drawing.reads == 8  # the first time twice: then it was found to draw
+    assert torch.equal(first[0], first[1])
+    # What a batch that does not draw gives is the same either way.
+    even = torch.tensor([2, 4])
+    assert torch.equal(records.fetch(even, "key")[0], records_of(drawing).fetch(even, "key")[0])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        (X[0], 3, 2.5, True),
+        [X[0], {"a": Y[0], "b": np.float32(2)}],
+        {"x": np.ones(3), "y": [1, 2]},
+        5,
+        X[0],
+    ],
+    ids=["tuple", "list", "dict", "number", "tensor"],
+)
+def test_one_record_is_collated_as_torch_does(row: Any) -> None:
+    def told(batch: Any) -> Any:
+        return tree_map(lambda leaf: (leaf.dtype, leaf.tolist()), batch)
+
+    records: Any = records_of([row, row], pad_to=9)
+    assert told(records.read(0)) == told(default_collate([row]))

@@ -53,8 +53,8 @@ class NeighbourWorld:
         """The trainable parameters by name."""
         return dict(self.model.named_parameters())
 
-    def fetch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Some records."""
+    def fetch(self, indices: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """Some records; they are the same in every step."""
         places = self.data.places(self.batch)[indices]
         return self.data.x[places], self.data.y[places]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset
 
+from plumbline.checks import is_row_by_row
 from plumbline.data.files import File
 from plumbline.registry import Registry
 
@@ -71,6 +72,18 @@ class Split(Dataset[tuple[Any, Tensor]]):
 
     def __len__(self) -> int:
         return len(self.y)
+
+    @property
+    def row_by_row(self) -> bool:
+        """Whether ``fetch`` makes each row from that record alone.
+
+        So it is where x is a tensor, or stored by one of this package's classes, and nothing
+        prepares the rows but such a class. Of another part, private training fetches one record at
+        a time.
+        """
+        stored = isinstance(self.x, Tensor) or is_row_by_row(self.x)
+        prepared = self.prepare is None or is_row_by_row(self.prepare)
+        return stored and prepared
 
     def __getitem__(self, number: int) -> tuple[Any, Tensor]:
         if not -len(self) <= number < len(self):

@@ -35,6 +35,8 @@ class SparseRows:
         width: The number of bins that a fetched record is padded to; padding has the value 0.
     """
 
+    row_by_row = True
+
     def __init__(self, bins: Tensor, values: Tensor, starts: Tensor, width: int) -> None:
         self.bins, self.values, self.starts, self.width = bins, values, starts, width
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,8 @@ class Mapped:
         blocks: ``[n_k, C, H, W]`` each, of one shape.
         order: ``[n]``, which rows of the concatenated blocks these are; by default all.
     """
+
+    row_by_row = True
 
     def __init__(self, blocks: Sequence[Bytes], order: Tensor | None = None) -> None:
         self._blocks = tuple(blocks)
@@ -77,6 +80,8 @@ class Pixels:
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+
+    row_by_row: ClassVar[bool] = True
 
     def __call__(self, rows: Tensor) -> Tensor:
         x = rows.to(torch.float32).div_(255)

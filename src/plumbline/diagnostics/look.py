@@ -62,7 +62,7 @@ class Look:
     @cached_property
     def records(self) -> Any:
         """The records, as the loss sees them."""
-        return self.private.fetch(self._batch.indices)
+        return self.private.fetch(self._batch.indices, self._batch.step)
 
     @cached_property
     def groups(self) -> dict[str, Tensor]:

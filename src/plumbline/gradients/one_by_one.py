@@ -17,7 +17,7 @@ from plumbline.gradients.errors import LossError
 from plumbline.gradients.model_parts import ModelParts
 from plumbline.gradients.substitution import substituted
 from plumbline.gradients.tape import Offset
-from plumbline.record_random import Draws, seeded
+from plumbline.record_random import Draws, own_generators
 
 
 def gradients(
@@ -58,7 +58,7 @@ def gradients(
             if name in moved:
                 value += moved[name][record]
             own[name] = value.requires_grad_()
-        with seeded(seed), substituted(parts, own), torch.enable_grad():
+        with own_generators("model", seed), substituted(parts, own), torch.enable_grad():
             value = loss(tree_map(lambda leaf, at=record: _rows(leaf, at, records), batch))
             if not value.requires_grad:
                 raise LossError("The losses do not depend on any trainable parameter.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from plumbline.gradients import (
     own_statistics,
 )
 from plumbline.mechanism.calibration import Plan
-from plumbline.record_random import Draws, seeded
+from plumbline.record_random import Draws, own_generators
 from plumbline.sampling import chunks
 from plumbline.training.losses import BatchLoss
 
@@ -42,8 +41,8 @@ class Owner(Protocol):
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
 
-    def fetch(self, indices: Tensor) -> Any:
-        """Some records, as the loss sees them, on the model's device."""
+    def fetch(self, indices: Tensor, step: int) -> Any:
+        """Some records, as the loss of a step sees them, on the model's device."""
 
     def draws_key(self, step: int) -> str:
         """The key of the records' own random numbers in a step."""
@@ -160,7 +159,7 @@ class PrivateBatch:
         It does not depend on the records, nor on how many there are. Inside a capture, torch's own
         random functions take each record's numbers instead.
         """
-        return seeded(int.from_bytes(hashlib.blake2b(self.key.encode(), digest_size=4).digest()))
+        return own_generators(f"model {self.key}")
 
 
 @dataclass(eq=False)
@@ -238,7 +237,7 @@ class PrivateChunk:
     @cached_property
     def data(self) -> Any:
         """The records, as the loss sees them."""
-        return self._owner.fetch(self.indices)
+        return self._owner.fetch(self.indices, self.step)
 
     def losses(self) -> Tensor:
         """Each record's loss, ``[R]``, from one pass over them all."""
@@ -402,7 +401,7 @@ def _of_sizes(
     counts = torch.bincount(together)
     starts = counts.cumsum(0) - counts
     parts: list[tuple[Tensor, PerSampleGradients]] = []
-    for size in counts.unique().tolist():
+    for size in sorted(set(counts.tolist())):
         members = (counts == size).nonzero()[:, 0]
         index = (starts[members][:, None] + torch.arange(size, device=starts.device)).flatten()
         unit = members if whole.unit is None else whole.unit[index[::size]]

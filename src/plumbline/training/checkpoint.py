@@ -75,10 +75,12 @@ def save(private: Private, path: str | os.PathLike[str]) -> None:
     Raises:
         CheckpointError: If it cannot be written, or holds what ``torch.load(weights_only=True)``
             would refuse. What was at ``path`` is then unchanged.
+        RecordsMixError: If the model has written to a buffer or a frozen parameter.
     """
     with private.ranks.failing_together():
         if private.average is not None:
             private.average.require_own_weights("save")
+        private.check_state()
         private.put_shards_back()
         random = private.ranks.gathered("saving", _random_state() if private.seeded else None)
         states = {

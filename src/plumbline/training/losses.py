@@ -77,8 +77,8 @@ def applied(loss: Loss) -> BatchLoss:
                     "Name the target 'labels', or write the loss as a function of (model, batch) "
                     "and mark it with plumbline.batch_loss."
                 )
-            inputs = {name: value for name, value in batch.items() if name != "labels"}
-            output = model(**with_own_mask(model, inputs))
+            named = {name: value for name, value in batch.items() if name != "labels"}
+            output = model(**with_own_mask(model, named))
             return getattr(output, "logits", output), batch["labels"]
         if not isinstance(batch, tuple | list) or len(batch) < 2:
             raise ValueError(

@@ -101,7 +101,8 @@ def audit_neighbours(
     if records < 2:
         raise ValueError("There are fewer than three records; neighbours cannot be compared.")
     draw = torch.Generator().manual_seed(seed)
-    pairs, farthest = 0, (0.0, "", "removed")
+    pairs = 0
+    farthest: tuple[float, str, Change] = (0.0, "", "removed")
     differs = ""
     with no_trace(private.model):
         for step in range(private.steps_done, private.steps_done + steps):
@@ -118,8 +119,7 @@ def audit_neighbours(
                     if moved / allowed > farthest[0] or not farthest[1]:
                         farthest = (moved / allowed, name, change)
                 differs = differs or expected.differs_from(found)
-    share, question, change = farthest
-    audit = NeighbourAudit(pairs, steps, records, share, question, change, differs)  # type: ignore[arg-type]
+    audit = NeighbourAudit(pairs, steps, records, *farthest, differs)
     private.audited = audit
     return audit
 
@@ -201,7 +201,7 @@ def _neighbours(
 def _extremes(private: Private, step: int, base: Tensor) -> list[int]:
     """The places of the records with the largest gradient, and with the most that is not zero."""
     norms, sizes = [], []
-    for unit in base.split(1):
+    for unit in base[:, None]:
         indices, groups = private.records_of(unit)
         (chunk,) = PrivateBatch(step, indices, unit, private, groups).chunks()
         norms.append(float(chunk.capture().norms()[0]))

@@ -17,9 +17,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from plumbline.clipping import Program
+from plumbline.gradients.state_watch import StateWatch
 from plumbline.mechanism.accountant import EpsilonCurve
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.random_source import RandomSource
@@ -33,6 +36,7 @@ from plumbline.training.charging import Charges
 from plumbline.training.checkpoint import save
 from plumbline.training.distributed import Ranks, shared_by
 from plumbline.training.distributed_shards import Shards, is_shard
+from plumbline.training.fetch_check import FetchCheck
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
 from plumbline.training.own_neighbours import NeighbourAudit, audit_neighbours
 from plumbline.training.parameters import apply, require_same, trainable
@@ -128,6 +132,11 @@ class Private:
         self._charges = charges
         self._answers: Answers | None = None
         self._pending: PrivateBatch | None = None
+        self._fetch_check = FetchCheck(self._records, source)
+        drawn = int.from_bytes(source.stream("state watch").bytes(7), "little")
+        self._watch = StateWatch(
+            self.model, torch.Generator().manual_seed(drawn), beside=[setup.loss]
+        )
         self._trained = self.parameters()
         self.audited: NeighbourAudit | None = None
         self._curve = EpsilonCurve(
@@ -236,6 +245,17 @@ class Private:
             )
         save(self, path)
 
+    def check_state(self) -> None:
+        """Compares every buffer and frozen parameter with what it was when training began.
+
+        The steps compare only a part of a large model. Call this before the model is given away;
+        ``save`` and the last step do.
+
+        Raises:
+            RecordsMixError: If one was written to as the model looked at records.
+        """
+        self._watch.check_all()
+
     def sampler_state(self) -> dict[str, Any]:
         """The sampler's position, for a checkpoint."""
         return self._sampler.state_dict()
@@ -253,10 +273,17 @@ class Private:
         if self._shards is not None:
             self._shards.put_back()
 
-    def fetch(self, indices: Tensor) -> Any:
-        """Some records, as the loss sees them, on the model's device."""
+    def fetch(self, indices: Tensor, step: int | None = None) -> Any:
+        """Some records, as the loss of a step sees them, on the model's device.
+
+        Args:
+            indices: Their numbers, ``[R]``, at least one.
+            step: The step whose random numbers the records are read with; by default the next one.
+        """
         device = next(iter(self.parameters().values())).device
-        return to_device(self._records.fetch(indices), device)
+        records = self._records
+        key = "" if records.selected else self.draws_key(self.steps_done if step is None else step)
+        return to_device(records.fetch(indices, key), device)
 
     def draws_key(self, step: int) -> str:
         """The key of the records' own random numbers in a step."""
@@ -350,6 +377,7 @@ class Private:
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
             self.ranks.require_same("The state of the run", self._state_digest())
         with self._shards.gathered() if self._shards is not None else nullcontext():
+            self._fetch_check.test(batch.indices, batch.step, self.draws_key)
             # Before the charge: should it fail, nothing is spent.
             public: dict[str, Tensor] = {}
             if self._public is not None:
@@ -362,6 +390,8 @@ class Private:
         apply(summed, self.parameters(), self.optimizer)
         if self.average is not None:
             self.average.update()
+        if self.steps_done >= self.stop:
+            self.check_state()
 
     def _state_digest(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
@@ -375,7 +405,7 @@ class Private:
         program = self.method.step(batch)
         place = 0
         try:
-            query = next(program)
+            query = self._asked(program, None)
             while True:
                 if place == 0:
                     self._charge(batch.step, query)
@@ -383,7 +413,7 @@ class Private:
                 answer = self._answering().answer(query, declared, batch.step, place, mark)
                 self._charges.hear()
                 place += 1
-                query = program.send(answer)
+                query = self._asked(program, answer)
         except StopIteration as end:
             if place != len(declared):
                 raise RuntimeError(
@@ -392,6 +422,19 @@ class Private:
                 ) from None
             update: dict[str, Tensor] = end.value
             return update
+
+    def _asked(self, program: Program[Any], answer: Any) -> Query:
+        """The method's next question, while the model is watched."""
+        ended = None
+        # A method without a guarantee may move the weights itself, as DP-SAT does as released.
+        with self._watch.step(trained=self.method.private):
+            try:
+                query = program.send(answer)
+            except StopIteration as end:  # to be watched to the end too
+                ended = end
+        if ended is not None:
+            raise ended
+        return query
 
     def _charge(self, step: int, query: Query) -> None:
         beside: list[Any] = []

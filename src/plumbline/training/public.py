@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,7 +22,8 @@ from plumbline.mechanism.random_source import RandomSource
 from plumbline.sampling import FixedSampler
 from plumbline.training.distributed import Ranks
 from plumbline.training.losses import BatchLoss, Loss, applied
-from plumbline.training.records import Collate, records_of, to_device
+from plumbline.training.records import Collate, Records, records_of, to_device
+from plumbline.training.stacking import PadTo
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +35,8 @@ class PublicData:
         batch_size: How many of them enter a step; they come in shuffled epochs.
         weight: What their mean gradient is multiplied by; the private one has weight 1.
         loss: As for ``make_private``, but it may reduce over the batch; by default the private one.
-        collate: How a list of records of a map-style data set becomes a batch.
+        collate: As for ``make_private``: how a list of one record becomes a batch of one.
+        pad_to: As for ``make_private``.
     """
 
     dataset: Any
@@ -41,6 +44,7 @@ class PublicData:
     weight: float = 1.0
     loss: Loss | None = None
     collate: Collate | None = None
+    pad_to: PadTo | None = None
 
     def __post_init__(self) -> None:
         if (
@@ -57,11 +61,16 @@ class PublicData:
                 "weight 1; give 0 to leave the public data out."
             )
 
+    @cached_property
+    def records(self) -> Records:
+        """The records, by number."""
+        return records_of(self.dataset, self.collate, self.pad_to)
+
     @property
     def facts(self) -> dict[str, int | float]:
         """The settings that must be the same when a run goes on, by name."""
         return {
-            "public.records": len(records_of(self.dataset, self.collate)),
+            "public.records": len(self.records),
             "public.batch_size": self.batch_size,
             "public.weight": self.weight,
         }
@@ -79,7 +88,8 @@ class PublicStream:
     def __init__(self, data: PublicData, loss: BatchLoss, source: RandomSource) -> None:
         self.weight = data.weight
         self._loss = loss if data.loss is None else applied(data.loss)
-        self._records = records_of(data.dataset, data.collate)
+        self._records = data.records
+        self._source = source
         self._sampler = FixedSampler(
             len(self._records), min(data.batch_size, len(self._records)), source, domain="public"
         )
@@ -119,7 +129,8 @@ class PublicStream:
         A batch whose gradient is not finite is left out, with a warning.
         """
         device = next(iter(parameters.values())).device
-        data = to_device(self._records.fetch(self.indices(step)), device)
+        key = self._source.stream("public records", step).bytes(16).hex()
+        data = to_device(self._records.fetch(self.indices(step), key), device)
         with torch.enable_grad():
             loss = self._loss(model, data).mean()
             found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)

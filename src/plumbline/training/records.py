@@ -2,6 +2,11 @@
 
 ``Records.fetch`` gives the chunk of some record numbers in the form that the loss will see. Nothing
 is copied or shuffled here, and nothing but the number of records is looked at beforehand.
+
+Guarantee: a row of the chunk depends on its own record, its number and the key alone. Rows of
+tensors are selected. Everything else is read by the user's code, which is shown one record at a
+time, with random numbers of that record's own (``record_random``); the rows are put together here
+(``stacking``). So no collate function and no data set can sort, pad or mix the records of a batch.
 """
 
 from __future__ import annotations
@@ -15,23 +20,42 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
+from plumbline.checks import is_row_by_row
+from plumbline.record_random import kept_generators, one_by_one
+from plumbline.training.stacking import Padding, PadTo, stack
+
 Collate = Callable[[list[Any]], Any]
+"""Makes a batch of one record, ``[1, ...]``, of a list that has only that one."""
 
 
 class Records(ABC):
-    """A data set whose records can be fetched by number."""
+    """A data set whose records can be fetched by number.
+
+    Attributes:
+        selected: Whether records are rows of tensors, which no code of the user's reads: there is
+            nothing that a key could change.
+    """
+
+    selected = False
 
     @abstractmethod
     def __len__(self) -> int:
         """The number of records."""
 
     @abstractmethod
-    def fetch(self, index: Tensor) -> Any:
-        """The records ``index`` (``[R]``, at least one), collated."""
+    def fetch(self, index: Tensor, key: str = "") -> Any:
+        """The records ``index`` (``[R]``, at least one) as a batch.
+
+        Args:
+            index: The records' numbers.
+            key: What the records' own random numbers depend on: the run and the step.
+        """
 
 
 class TensorRecords(Records):
     """Tensors with one row per record: a tensor, a tuple, or a mapping."""
+
+    selected = True
 
     def __init__(self, data: Any, length: int) -> None:
         self._data = data
@@ -40,31 +64,15 @@ class TensorRecords(Records):
     def __len__(self) -> int:
         return self._length
 
-    def fetch(self, index: Tensor) -> Any:
+    def fetch(self, index: Tensor, key: str = "") -> Any:
         return tree_map(lambda tensor: tensor.index_select(0, index.to(tensor.device)), self._data)
 
 
-class MappedRecords(Records):
-    """A map-style data set, read record by record and collated."""
+class RowByRow(Records):
+    """A data set that says of itself that it makes each row from that record alone.
 
-    def __init__(self, data: Any, collate: Collate | None) -> None:
-        self._data = data
-        self._collate = collate or default_collate
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def fetch(self, index: Tensor) -> Any:
-        numbers = index.tolist()
-        many = getattr(self._data, "__getitems__", None)
-        rows = many(numbers) if many is not None else [self._data[number] for number in numbers]
-        batch = self._collate(rows)
-        # As a dict, even if it was transformers' BatchEncoding: the isolation check looks inside.
-        return dict(batch) if isinstance(batch, Mapping) else batch
-
-
-class TableRecords(Records):
-    """A Hugging Face data set in torch format: a list of numbers gives a dict of tensors."""
+    ``plumbline.data``'s do where they hold tensors, and are asked for all records at once.
+    """
 
     def __init__(self, data: Any) -> None:
         self._data = data
@@ -72,32 +80,151 @@ class TableRecords(Records):
     def __len__(self) -> int:
         return len(self._data)
 
-    def fetch(self, index: Tensor) -> Any:
-        return self._data[index.tolist()]
-
-
-class FetchedRecords(Records):
-    """A data set that fetches several records at once by itself, as ``plumbline.data``'s do."""
-
-    def __init__(self, data: Any) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def fetch(self, index: Tensor) -> Any:
+    def fetch(self, index: Tensor, key: str = "") -> Any:
         return self._data.fetch(index)
 
 
-def records_of(dataset: Any, collate: Collate | None = None) -> Records:
+class OneByOne(Records):
+    """A data set that is asked for one record at a time."""
+
+    def __init__(self, data: Any, pad_to: PadTo | None) -> None:
+        self._data = data
+        self._padding = Padding(pad_to)
+        self._draws = False  # as far as is known
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @abstractmethod
+    def read(self, number: int) -> Any:
+        """The record with this number, as a batch of one."""
+
+    def fetch(self, index: Tensor, key: str = "") -> Any:
+        numbers = index.tolist()
+        if not self._draws:
+            # Generators cost more to set than most records to read. If none was used, it does not
+            # matter how they were set; if one was, all is read again.
+            with kept_generators() as used:
+                rows = [self._read(number) for number in numbers]
+                self._draws = used()
+        if self._draws:
+            rows = one_by_one(self._read, numbers, key)
+        return stack(rows, self._padding)
+
+    def _read(self, number: int) -> Any:
+        batch = self.read(number)
+        # As a dict, even if it was transformers' BatchEncoding, so that its tensors are seen.
+        return dict(batch) if isinstance(batch, Mapping) else batch
+
+
+class MappedRecords(OneByOne):
+    """A map-style data set, with the user's collate function or torch's."""
+
+    def __init__(self, data: Any, collate: Collate | None, pad_to: PadTo | None) -> None:
+        super().__init__(data, pad_to)
+        self._collate = _default if collate is None else collate
+        self._many = getattr(data, "__getitems__", None)
+
+    def read(self, number: int) -> Any:
+        rows = [self._data[number]] if self._many is None else list(self._many([number]))
+        if len(rows) != 1:
+            raise ValueError(
+                f"{type(self._data).__name__}.__getitems__ was asked for one record and gave "
+                f"{len(rows)}. It must give one for each number."
+            )
+        return self._collate(rows)
+
+
+def _default(rows: list[Any]) -> Any:
+    """What torch's default_collate makes of one record, several times faster for usual ones."""
+    (row,) = rows
+    kind = type(row)
+    if kind is Tensor:
+        return row[None]
+    if kind is tuple or kind is list:
+        return [_default([part]) for part in row]
+    if kind is dict:
+        return {name: _default([part]) for name, part in row.items()}
+    return torch.tensor([row]) if kind is int else default_collate(rows)
+
+
+class FetchedRecords(OneByOne):
+    """A data set of the user's that has ``fetch(index)``, asked for one record at a time."""
+
+    def read(self, number: int) -> Any:
+        return self._data.fetch(torch.tensor([number]))
+
+
+class TableRecords(OneByOne):
+    """A Hugging Face data set in torch format: a list of numbers gives a dict of tensors.
+
+    One query for all is many times faster than one for each record, and its rows are taken if they
+    are those of single queries: each column of its declared type, or a list with a tensor for each
+    record. (A missing value turns a whole column of a query into floats.) Otherwise records are
+    read one by one.
+    """
+
+    def __init__(self, data: Any, pad_to: PadTo | None) -> None:
+        super().__init__(data, pad_to)
+        self._pads = pad_to is not None
+        self._kinds = {name: _kind(feature) for name, feature in data.features.items()}
+
+    def read(self, number: int) -> Any:
+        return self._data[[number]]
+
+    def fetch(self, index: Tensor, key: str = "") -> Any:
+        columns = self._data[index.tolist()]
+        if not all(_is_own(column, self._kinds.get(name)) for name, column in columns.items()):
+            return super().fetch(index, key)
+        if not self._pads and all(isinstance(column, Tensor) for column in columns.values()):
+            return columns
+        rows = [
+            {name: column[row][None] for name, column in columns.items()}
+            for row in range(len(index))
+        ]
+        return stack(rows, self._padding)
+
+
+def _kind(feature: Any) -> str | None:
+    while hasattr(feature, "feature"):
+        feature = feature.feature
+    return getattr(feature, "dtype", None)
+
+
+def _is_own(column: Any, kind: str | None) -> bool:
+    """Whether each row of a column is what a query for that record alone would give."""
+    if isinstance(column, list):
+        return all(isinstance(row, Tensor) for row in column)
+    if not isinstance(column, Tensor) or kind is None:
+        return False
+    if column.is_floating_point():
+        return kind.startswith("float")
+    return kind == "bool" if column.dtype == torch.bool else kind.startswith(("int", "uint"))
+
+
+def records_of(
+    dataset: Any, collate: Collate | None = None, pad_to: PadTo | None = None
+) -> Records:
     """The data set's records, whatever its kind.
 
     Args:
         dataset: A tensor, a sequence or mapping of tensors with one row per record, a map-style
-            torch data set, a data set that has ``fetch(index)`` for several records at once, or a
-            Hugging Face data set in torch format.
-        collate: How a list of records becomes a batch; with it, records are read one by one.
+            torch data set, a data set that has ``fetch(index)``, or a Hugging Face data set in
+            torch format. One with ``fetch`` is asked for one record at a time, unless its
+            ``row_by_row`` is True: it then promises to make each row from that record alone.
+        collate: How a list of one record becomes a batch of one; records are then read one by one.
+        pad_to: The length that fields are padded to, if records differ in length.
     """
+    found = _records_of(dataset, collate, pad_to)
+    if pad_to is not None and not isinstance(found, OneByOne):
+        raise ValueError(
+            "pad_to is for records that are read one by one and differ in length, but those of "
+            "this data set are rows of tensors, all of one length. Leave pad_to out."
+        )
+    return found
+
+
+def _records_of(dataset: Any, collate: Collate | None, pad_to: PadTo | None) -> Records:
     if isinstance(dataset, TensorDataset) and collate is None:
         dataset = dataset.tensors if len(dataset.tensors) > 1 else dataset.tensors[0]
     if isinstance(dataset, Tensor) and collate is None:
@@ -110,6 +237,8 @@ def records_of(dataset: Any, collate: Collate | None = None) -> Records:
             )
         return TensorRecords(dict(dataset), _rows(dataset))
     columns = isinstance(dataset, tuple | list) and dataset and hasattr(dataset[0], "shape")
+    if columns and isinstance(dataset, list) and pad_to is not None:
+        columns = False  # records of different lengths
     if columns and collate is None:
         named = {str(place): tensor for place, tensor in enumerate(dataset)}
         return TensorRecords(tuple(dataset), _rows(named))
@@ -132,11 +261,13 @@ def records_of(dataset: Any, collate: Collate | None = None) -> Records:
                 "The Hugging Face data set is not in torch format, so its records would not be "
                 'tensors. Give dataset.with_format("torch"), or a collate function.'
             )
-        return TableRecords(dataset)
+        return TableRecords(dataset, pad_to)
     if callable(getattr(dataset, "fetch", None)) and collate is None:
-        return FetchedRecords(dataset)
+        if is_row_by_row(dataset):
+            return RowByRow(dataset)
+        return FetchedRecords(dataset, pad_to)
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
-        return MappedRecords(dataset, collate)
+        return MappedRecords(dataset, collate, pad_to)
     raise TypeError(
         f"A data set of type {type(dataset).__name__} cannot be sampled record by record. Give "
         "tensors, a map-style torch data set, or a Hugging Face data set in torch format; a data "

@@ -29,6 +29,7 @@ from plumbline.training.losses import BatchLoss, Loss, per_record
 from plumbline.training.public import PublicData
 from plumbline.training.records import Collate, Records, records_of
 from plumbline.training.run_identity import Facts, facts_of
+from plumbline.training.stacking import PadTo
 from plumbline.transformer_masks import learn_mask
 
 
@@ -57,6 +58,7 @@ class Setup:
     ledger: Ledger | None = None
     user_ids: Sequence[Any] | Tensor | None = None
     collate: Collate | None = None
+    pad_to: PadTo | None = None
     public: PublicData | None = None
     averaging: float | None = None
     before: Sequence[StepRelease] = ()
@@ -102,7 +104,7 @@ class Setup:
     @cached_property
     def records(self) -> Records:
         """The records of the data set, by number."""
-        return records_of(self.dataset, self.collate)
+        return records_of(self.dataset, self.collate, self.pad_to)
 
     @cached_property
     def record_loss(self) -> BatchLoss:
@@ -138,6 +140,7 @@ class Setup:
             "isolation": self.isolation,
             **facts_of(self.optimizer.defaults, "optimizer"),
             "optimizer": type(self.optimizer).__qualname__,
+            **({} if self.pad_to is None else facts_of(self.pad_to, "pad_to")),
             **({} if self.public is None else self.public.facts),
             **(facts_of(tuple(self.before), "before") if self.before else {}),
         }

@@ -1,0 +1,261 @@
+"""Refuses a model that keeps something of the records it is shown.
+
+Around a pass over records, nothing that a model holds may change: a buffer or parameter that is
+written (running statistics, ``max_norm``, a tensor hook), a tensor that is kept
+(``self.kept = x``), a counter. It would carry records to later passes, or out of the training
+altogether. Everything is compared by identities, versions and values (``attribute_walk``). Writes
+through ``.data`` leave no version and are found by checksums (``tensor_contents``): about 2^20
+elements of what is not trained in every pass, and everything whenever ``check_all`` is called. Of
+the parameters that are trained, which change between passes, a few thousand elements are compared
+around some passes, drawn at random.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from plumbline.gradients.attribute_walk import Path, Walk
+from plumbline.gradients.errors import RecordsMixError
+from plumbline.gradients.holders import Mark
+from plumbline.gradients.tensor_contents import TensorContents, Window
+
+_LIMIT, _WINDOWS = 2**20, 1 / 8
+
+
+class StateWatch:
+    """Watches a model, and the variables that the user's code beside it can reach.
+
+    Between passes the model may be changed at will, though not through ``.data``. A cache that does
+    not depend on records must be there before the first pass: run the model once on made-up input.
+
+    Args:
+        model: The model.
+        generator: Decides what is compared where that is not everything; to be kept secret.
+        beside: Functions that take part in the pass, such as the loss.
+    """
+
+    def __init__(
+        self, model: nn.Module, generator: torch.Generator, beside: Iterable[Any] = ()
+    ) -> None:
+        self._model = model
+        self._generator = generator
+        self._beside = tuple(beside)
+        self._variables = list(_variables(model, self._beside))
+        self._contents = TensorContents(generator)
+        self._marks: list[Mark] = []
+        self._coin = random.Random(int(torch.randint(2**62, (), generator=generator)))
+        self._now = self._walk()
+        self._take()
+
+    @contextmanager
+    def step(self, *, trained: bool = True) -> Iterator[None]:
+        """Around one pass.
+
+        Args:
+            trained: Whether the parameters that are trained must stay as they are too.
+
+        Raises:
+            RecordsMixError: Naming what changed, and the module that has it.
+        """
+        self._look()
+        weights = self._now.trained if trained else []
+        versions = [tensor._version for tensor, _ in weights]
+        window = None
+        if weights and self._coin.random() < _WINDOWS:
+            window = Window([(path, tensor) for tensor, path in weights], self._generator)
+        yield
+        if not self._now.untouched():
+            self._compare()
+        for (tensor, path), version in zip(weights, versions, strict=True):
+            if tensor._version != version:
+                raise self._written(path)
+        found = self._contents.differing(_LIMIT) or (window and window.differing())
+        if found:
+            raise self._written(found)
+
+    def check_all(self) -> None:
+        """Compares the contents of everything that is not trained with what they were.
+
+        Raises:
+            RecordsMixError: Naming what changed.
+        """
+        self._look()
+        path = self._contents.differing()
+        if path:
+            raise self._written(path)
+
+    def _walk(self, *, naming: bool = False) -> Walk:
+        walk = Walk(naming=naming)
+        walk.module(self._model)
+        for one in self._beside:
+            if isinstance(one, nn.Module):
+                walk.module(one, (_Place(f"the module {type(one).__name__} beside the model"), ()))
+        for names, place in self._variables:
+            walk.names(names, (place, ()))
+        walk.end()
+        return walk
+
+    def _look(self) -> None:
+        """Takes everything as it is now: it may have been changed between passes."""
+        if not self._now.untouched():
+            self._now = self._walk()
+            self._take()
+
+    def _take(self) -> None:
+        marks = self._now.marks
+        if marks != self._marks:
+            known = set(self._marks)
+            changed = {mark[0] for mark in marks if mark not in known}
+            self._contents.take([(path, tensor) for tensor, path in self._now.still], changed)
+            self._marks = marks
+
+    def _compare(self) -> None:
+        before, self._now = self._now, self._walk()
+        if self._now.found != before.found:
+            self._refuse(before)
+
+    def _refuse(self, before: Walk) -> None:
+        after = self._walk(naming=True)
+        assert after.paths is not None
+        pairs = zip(after.paths, after.found, before.found, strict=False)
+        different = (path for path, new, old in pairs if new != old)
+        raise self._written(next(different, after.paths[-1]))
+
+    def _written(self, path: Path) -> RecordsMixError:
+        """The error for what is at the end of a path."""
+        keys: list[Any] = []
+        while path:
+            keys.insert(0, path[0])
+            path = path[1]
+        if isinstance(keys[0], _Place):
+            return _error(f"The variable '{keys[1]}' of {keys[0]}", _ATTRIBUTE)
+        module, name = self._model, []
+        while len(keys) > 1 and keys[0] in module._modules:
+            name.append(keys.pop(0))
+            module = module._modules[name[-1]]  # type: ignore[assignment]
+        kind = type(module).__name__
+        owner = f"the module '{'.'.join(name)}' ({kind})" if name else f"the model itself ({kind})"
+        own = keys[0]
+        if own in module._buffers:
+            return _error(f"The buffer '{own}' of {owner}", _BUFFER)
+        if own in module._parameters:
+            trained = getattr(module, own).requires_grad
+            return _error(
+                f"The {'' if trained else 'frozen '}parameter '{own}' of {owner}", _PARAMETER
+            )
+        inside = "".join(f"[{key!r}]" for key in keys[1:])
+        held = module.__dict__.get(own)
+        kept = isinstance(held, Tensor) or (inside and isinstance(_inside(held, keys[1:]), Tensor))
+        what = "The tensor that is kept in the attribute" if kept else "The attribute"
+        return _error(f"{what} '{own}{inside}' of {owner}", _KEPT if kept else _ATTRIBUTE)
+
+
+class _Place(str):
+    """Where variables are that belong to no module, in words."""
+
+    __slots__ = ()
+
+
+def _error(what: str, remedy: str) -> RecordsMixError:
+    return RecordsMixError(
+        f"{what} changes as the model looks at records: it would carry something of them to later "
+        f"steps, or out of the training. {remedy} Then build the model anew: this one has changed."
+    )
+
+
+_BUFFER = (
+    "Build the layer without running statistics, or use GroupNorm "
+    "(plumbline.suggest_fixes(model) does)."
+)
+_PARAMETER = (
+    "Build the layer without what rewrites it (an embedding's max_norm, say), and write to "
+    "parameters between steps only, with torch.no_grad() and not through .data."
+)
+_KEPT = "Return what you want to look at, or look at it outside of the training."
+_ATTRIBUTE = (
+    "If it is a cache that does not depend on records (of positions, say), fill it before the "
+    "training: run the model once on made-up input. If not, compute it anew for each record, and "
+    "count calls outside of the model."
+)
+
+
+def _inside(held: Any, keys: list[Any]) -> Any:
+    for key in keys:
+        try:
+            held = vars(held)[key] if hasattr(held, "__dict__") else held[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return held
+
+
+def _variables(
+    model: nn.Module, beside: Iterable[Any]
+) -> Iterator[tuple[Mapping[str, Any], _Place]]:
+    """The variables of the user's own code: of classes, of their Python modules, of functions."""
+    modules = [model, *(one for one in beside if isinstance(one, nn.Module))]
+    classes = {base: None for one in modules for part in one.modules() for base in _bases(part)}
+    sources = {base.__module__: vars(sys.modules[base.__module__]) for base in classes}
+    for base in classes:
+        yield vars(base), _Place(f"the class {base.__name__}")
+    for function in _functions(beside):
+        # Code that is run from a string, say, is of no module.
+        sources[function.__module__ or function.__name__] = function.__globals__
+        yield _Cells(function), _Place(f"the function {function.__name__}")
+    for source, names in sources.items():
+        yield names, _Place(f"the Python module {source}")
+
+
+def _functions(beside: Iterable[Any]) -> Iterator[FunctionType]:
+    """The functions among these, and those that objects among them have as attributes."""
+    for one in beside:
+        for part in (one, *getattr(one, "__dict__", {}).values()):
+            function = getattr(part, "__func__", part)
+            if isinstance(function, FunctionType):
+                source: str | None = function.__module__
+                if source is None or _is_own(source):
+                    yield function
+
+
+class _Cells(Mapping[str, Any]):
+    """The variables that a function has from the function around it."""
+
+    def __init__(self, function: FunctionType) -> None:
+        names = function.__code__.co_freevars
+        self._cells = dict(zip(names, function.__closure__ or (), strict=True))
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._cells[name].cell_contents
+        except ValueError:  # not set yet
+            return None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+
+def _bases(module: nn.Module) -> Iterator[type]:
+    return (base for base in type(module).__mro__ if _is_own(base.__module__))
+
+
+def _is_own(source: str) -> bool:
+    """Whether a Python module is the user's: not installed, and not of Python or this package."""
+    package = source.partition(".")[0]
+    if package == "plumbline" or package in sys.stdlib_module_names - {"__main__"}:
+        return False
+    file = getattr(sys.modules.get(source), "__file__", None) or ""
+    return source in sys.modules and not {"site-packages", "dist-packages"} & set(_parts(file))
+
+
+def _parts(file: str) -> list[str]:
+    return file.replace("\\", "/").split("/")
