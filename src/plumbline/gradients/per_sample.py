@@ -19,6 +19,7 @@ from torch import Tensor
 from plumbline.gradients.compound import Patched, merge
 from plumbline.gradients.kernels import KERNELS
 from plumbline.gradients.rounding import square_rows, unit_roundoff
+from plumbline.gradients.summation import Bins
 from plumbline.gradients.terms import Dense, Term
 
 _CANCELLED = 5e-5
@@ -81,19 +82,37 @@ class PerSampleGradients:
         return self._squares
 
     def sum(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """``sum_i weights_i g_i`` by parameter name.
+        """``sum_i weights_i g_i`` by parameter name, rounded to the gradients' type at the end.
 
         A record with weight zero takes no part, even when its gradient is not finite.
 
         Args:
             weights: ``[B]``, for all parameters or for each by name; ones by default.
         """
-        first = next(iter(self._terms.values()))
+        sums = self.total(weights)
+        return {name: value.to(self._like(name)) for name, value in sums.items()}
+
+    def total(
+        self, weights: Tensor | Mapping[str, Tensor] | None = None, bins: Bins | None = None
+    ) -> dict[str, Tensor]:
+        """The same in float64, with the rounding that ``summation.py`` bounds: to be released.
+
+        Args:
+            weights: ``[B]``, for all parameters or for each by name; ones by default.
+            bins: Which records may be added in float32, which is faster; none by default.
+        """
         if weights is None:
-            weights = torch.ones(self.records, dtype=first.dtype, device=first.device)
+            weights = torch.ones(self.records, dtype=self.dtype, device=self.losses.device)
         if isinstance(weights, Tensor):
-            return self._sum(weights, self._terms)
-        return {name: self._sum(weights[name], {name: self._terms[name]})[name] for name in weights}
+            return self._total(weights, self._terms, bins)
+        return {
+            name: self._total(own, {name: self._terms[name]}, bins)[name]
+            for name, own in weights.items()
+        }
+
+    def to_release(self, bins: Bins | None = None) -> ToRelease:
+        """The gradients as a clipping sees them: its sums are the ``total``."""
+        return ToRelease(self, bins)
 
     def dot(self, direction: Mapping[str, Tensor]) -> Tensor:
         """``<g_i, direction>`` for every record, ``[B]``; missing names count as zero."""
@@ -181,7 +200,9 @@ class PerSampleGradients:
         """One parameter's gradients, in the form in which they are stored."""
         return self._terms[name]
 
-    def _sum(self, weights: Tensor, terms: Mapping[str, Term]) -> dict[str, Tensor]:
+    def _total(
+        self, weights: Tensor, terms: Mapping[str, Term], bins: Bins | None
+    ) -> dict[str, Tensor]:
         if weights.shape != (self.records,):
             raise ValueError(
                 f"sum takes one weight per record: expected shape ({self.records},), got "
@@ -194,7 +215,13 @@ class PerSampleGradients:
                 index = used.nonzero()[:, 0]
                 weights = weights[index]
                 terms = {name: term.select(index) for name, term in terms.items()}
-            return {name: term.weighted_sum(weights) for name, term in terms.items()}
+                bins = None if bins is None else bins.select(index)
+            return {name: term.weighted_sum(weights, bins) for name, term in terms.items()}
+
+    def _like(self, name: str) -> Tensor:
+        """An empty tensor of a parameter's type and device."""
+        term = self._terms[name]
+        return torch.empty(0, dtype=term.dtype, device=term.device)
 
     def _recompute_tiny(self) -> None:
         """In float64 where squares may have vanished in float32: only normalising notices."""
@@ -252,6 +279,27 @@ class PerSampleGradients:
         squares, held = _guarded(squares, term, held)
         self._terms[name] = held
         return squares
+
+
+class ToRelease:
+    """Gradients whose sums are to be released: in float64, with the rounding that is charged."""
+
+    def __init__(self, gradients: PerSampleGradients, bins: Bins | None) -> None:
+        self._gradients = gradients
+        self._bins = bins
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters' names, in the model's order."""
+        return self._gradients.names
+
+    def norms(self, names: Collection[str] | None = None) -> Tensor:
+        """Each record's L2 norm, ``[B]``, never under-stated: over all parameters, or ``names``."""
+        return self._gradients.norms(names)
+
+    def sum(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """``sum_i weights_i g_i`` by parameter name, in float64."""
+        return self._gradients.total(weights, self._bins)
 
 
 def _not_kept(norms: Callable[[], Tensor], term: Term) -> tuple[Tensor, Term]:

@@ -18,6 +18,7 @@ from plumbline.gradients.compound import Mixed, merge
 from plumbline.gradients.kernels import Key
 from plumbline.gradients.layers import handles
 from plumbline.gradients.layers.linear import Outer
+from plumbline.gradients.summation import Bins
 from plumbline.gradients.tape import Tape, Weight
 from plumbline.gradients.terms import Dense, Term
 from plumbline.gradients.tracked import Tracked
@@ -44,10 +45,11 @@ class Stacked(Term):
             out[:, first:last] = term.dense(start, stop)
         return out
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        total = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
-        for (first, last), term in self.blocks.items():
-            total[first:last] = term.weighted_sum(weights)
+    def weighted_sum(self, weights: Tensor, bins: Bins | None = None) -> Tensor:
+        sums = {place: term.weighted_sum(weights, bins) for place, term in self.blocks.items()}
+        total = next(iter(sums.values())).new_zeros(self.shape)
+        for (first, last), value in sums.items():
+            total[first:last] = value
         return total
 
     def dot(self, direction: Tensor) -> Tensor:
