@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 from torch import Tensor
 
 from plumbline.gradients import PerSampleGradients, Perturbation
+from plumbline.gradients.summation import Bins
 from plumbline.mechanism.release import GaussianQuery, Query
 from plumbline.record_random import Draws
 from plumbline.registry import Registry
@@ -70,6 +71,10 @@ class Chunk(Protocol):
     @property
     def groups(self) -> Tensor | None:
         """Each unit's group, ``[units]``, if groups were given."""
+
+    @property
+    def bins(self) -> Bins | None:
+        """Which units' gradients may be added up in float32, if any (``gradients.summation``)."""
 
     @property
     def data(self) -> Any:

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from plumbline.evaluation.base import Chunk, Rows
 from plumbline.gradients import PerSampleGradients, Perturbation
+from plumbline.gradients.summation import Bins
 from plumbline.record_random import Draws
 
 Field = int | str
@@ -48,6 +49,11 @@ class Seen:
     def groups(self) -> Tensor | None:
         """Each unit's group, if groups were given."""
         return self._chunk.groups
+
+    @property
+    def bins(self) -> Bins | None:
+        """Which units' gradients may be added up in float32, if any."""
+        return self._chunk.bins
 
     @property
     def data(self) -> Any:

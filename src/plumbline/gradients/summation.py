@@ -77,7 +77,10 @@ def rounding_bound(records: int = MOST_RECORDS) -> float:
 
 
 class Bins:
-    """The bin of each record of a chunk, ``[B]``: equal ones adjacent, and whole in one chunk."""
+    """The bin of each record of a chunk, ``[B]``: equal ones adjacent, and whole in one chunk.
+
+    A negative bin is none: its records are added in float64.
+    """
 
     def __init__(self, labels: Tensor) -> None:
         self._labels = labels
@@ -90,24 +93,30 @@ class Bins:
     def spans(self) -> list[tuple[int, int, bool]]:
         """Records ``start .. stop - 1`` of each bin, and whether they may be added in float32."""
         spans, start = [], 0
-        for size in torch.unique_consecutive(self._labels, return_counts=True)[1].tolist():
-            spans.append((start, start + size, size <= BIN))
+        labels, sizes = torch.unique_consecutive(self._labels, return_counts=True)
+        for label, size in zip(labels.tolist(), sizes.tolist(), strict=True):
+            spans.append((start, start + size, label >= 0 and size <= BIN))
             start += size
         return spans
 
 
-def bins_of(expected: int, at_once: int | None, processes: int) -> int | None:
-    """How many bins a batch has; None where bins would be too few or too small to be of use.
+def bin_count(expected: int, at_once: int | None, processes: int) -> int | None:
+    """How many bins a batch has; None where they would be too small to be of use.
 
     Public, as its arguments are: the expected number of records, the most in a physical chunk, and
-    the number of processes. Bins are whole in a chunk and in a process, and all processes get
+    the number of processes. A bin is whole in a chunk and in a process, and all processes get
     equally many.
     """
-    if (at_once is not None and at_once < 2 * BIN) or (
-        processes > 1 and expected < 2 * FILL * processes
-    ):
+    small_chunks = at_once is not None and at_once < 2 * BIN
+    small_shares = processes > 1 and expected < 2 * FILL * processes
+    if small_chunks or small_shares:
         return None
     return processes * max(1, math.ceil(expected / (FILL * processes)))
+
+
+def binned(drawn: Tensor) -> Tensor:
+    """The bins that records drew, ``[N]``, and -1 where one was drawn by more than ``BIN``."""
+    return drawn.masked_fill(torch.bincount(drawn)[drawn] > BIN, -1)
 
 
 def float64(tensor: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ It never touches a noise source, and what it asks is what is charged.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 from plumbline.clipping import Clipping, Program
 from plumbline.evaluation import Batch, Chunk, Evaluation, Plain, Update
 from plumbline.gradients import PerSampleGradients
+from plumbline.gradients.summation import ROUNDING, Bins, float64
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.release import Composition, GaussianQuery, Query, Sampling, StepRelease
@@ -177,19 +178,12 @@ class Method:
     ) -> Program[Update]:
         """Asks for the clipped sum, and divides it by a public constant."""
         clipping = clipping or self.clipping
-        total = records.zeros()
-        for part in records:
-            clipped = clipping.clipped_sum(part.gradients, part.norms, part.finite, part.groups)
-            for parameter, value in clipped.items():
-                total[parameter] += value
-        noisy = yield Query(
-            value=total,
-            sensitivity=clipping.sensitivity,
-            sigma=records.noise_multiplier,
-            name=name,
-        )
+        noisy = yield records.query(clipping, name)
         constant = clipping.normaliser(records.expected_size)
-        return {parameter: value / constant for parameter, value in noisy.items()}
+        return {
+            parameter: (noisy[parameter] / constant).to(value.dtype)
+            for parameter, value in records.parameters().items()
+        }
 
     def _at_weights(self, batch: Batch) -> GradientBatch:
         """The batch's records with their gradients taken at the weights as they are."""
@@ -239,12 +233,19 @@ class GradientChunk:
         norms: ``[B]``, zero where the gradient or the loss is not finite.
         finite: ``[B]`` bool.
         groups: Each unit's group, ``[B]``, if groups were given.
+        bins: Which units' gradients may be added up in float32, if any.
     """
 
     gradients: PerSampleGradients
     norms: Tensor
     finite: Tensor
     groups: Tensor | None
+    bins: Bins | None = None
+
+    def clipped_sum(self, clipping: Clipping) -> Update:
+        """The sum of the clipped gradients, in float64."""
+        gradients = self.gradients.to_release(self.bins)
+        return clipping.clipped_sum(gradients, self.norms, self.finite, self.groups)
 
 
 class GradientBatch:
@@ -289,9 +290,30 @@ class GradientBatch:
             yield part
         self._norms, self._groups = norms, groups
 
-    def zeros(self) -> Update:
-        """A zero for every trainable parameter."""
-        return self._batch.zeros()
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The trainable parameters by name."""
+        return self._batch.parameters()
+
+    def query(self, clipping: Clipping, name: str) -> Query:
+        """Asks for the sum of the clipped gradients.
+
+        The value is in float64, and the rounding of the sum is part of its sensitivity.
+        """
+        total: Update = {}
+        for part in self:
+            for parameter, value in part.clipped_sum(clipping).items():
+                own = float64(value)
+                total[parameter] = total[parameter].add_(own) if parameter in total else own
+        zeros = {} if total else self._batch.zeros()
+        return Query(
+            value={
+                parameter: total[parameter] if total else float64(zeros[parameter])
+                for parameter in self.parameters()
+            },
+            sensitivity=clipping.sensitivity * (1 + ROUNDING),
+            sigma=self.noise_multiplier,
+            name=name,
+        )
 
     @cached_property
     def norms(self) -> Tensor:
@@ -319,7 +341,8 @@ class GradientBatch:
             gradients = rule.change(chunk, gradients)
         norms = gradients.norms()
         finite = torch.isfinite(norms) & torch.isfinite(gradients.losses)
-        return GradientChunk(gradients, norms.masked_fill(~finite, 0), finite, chunk.groups)
+        norms = norms.masked_fill(~finite, 0)
+        return GradientChunk(gradients, norms, finite, chunk.groups, chunk.bins)
 
 
 def seen(chunk: Chunk, rules: Sequence[Evaluation]) -> Chunk:

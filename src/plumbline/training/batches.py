@@ -22,6 +22,7 @@ from plumbline.gradients import (
     hvp,
 )
 from plumbline.gradients.random_state import RandomState
+from plumbline.gradients.summation import MOST_RECORDS, Bins, bin_count, binned
 from plumbline.mechanism.calibration import Plan
 from plumbline.record_random import Draws
 from plumbline.sampling import chunks
@@ -95,8 +96,9 @@ class PrivateBatch:
         most = self._most
         if limit is not None:
             most = limit if most is None else min(most, limit)
-        indices, unit_ids, units = self._own()
-        for places in chunks(torch.arange(len(indices)), most, units):
+        indices, unit_ids, units, bins = self._own(most)
+        whole = units if bins is None or most is None else _whole(bins)
+        for places in chunks(torch.arange(len(indices)), most, whole):
             unit = places if units is None else units[places]
             first, last = int(unit[0]), int(unit[-1])
             yield PrivateChunk(
@@ -106,6 +108,7 @@ class PrivateBatch:
                 int(places[0]),
                 None if units is None else unit - first,
                 self._together,
+                None if bins is None else Bins(bins[first : last + 1]),
             )
 
     def zeros(self) -> dict[str, Tensor]:
@@ -137,17 +140,40 @@ class PrivateBatch:
     def _most(self) -> int | None:
         return self._owner.max_physical_batch
 
-    def _own(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """This process's records ``[R]``, its units, and each record's unit among them, ``[R]``."""
+    def _own(self, most: int | None) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """This process's records ``[R]``, its units, and each record's unit among them, ``[R]``.
+
+        Last the units' bins, ascending, if there are any: whole bins go to one process.
+        """
         which, shares = self._share
-        if shares == 1:
-            return self.indices, self.unit_ids, self._unit
-        # In turn over the batch, so that all have equally much to do.
-        unit_ids = self.unit_ids[which::shares]
+        bins = self._bins(most)
+        turn = torch.arange(len(self.unit_ids))  # so that all have equally much to do
+        if bins is None:
+            own = turn[which::shares]
+        else:
+            own = torch.argsort(bins, stable=True)
+            if shares > 1:
+                own = own[torch.where(bins < 0, turn, bins)[own] % shares == which]
+            bins = bins[own]
         if self._unit is None:
-            return self.indices[which::shares], unit_ids, None
-        records = (self._unit % shares == which).nonzero()[:, 0]
-        return self.indices[records], unit_ids, self._unit[records] // shares
+            return self.indices[own], self.unit_ids[own], None, bins
+        place = torch.full_like(turn, -1)
+        place[own] = turn[: len(own)]
+        unit, records = place[self._unit].sort(stable=True)
+        records = records[unit >= 0]
+        return self.indices[records], self.unit_ids[own], unit[unit >= 0], bins
+
+    def _bins(self, most: int | None) -> Tensor | None:
+        """The bin in which each unit's gradient is added up, ``[N]``; its own draw."""
+        if len(self.unit_ids) > MOST_RECORDS:
+            raise ValueError(
+                f"The batch has {len(self.unit_ids):,} records, but the rounding of a sum is "
+                f"proven for {MOST_RECORDS:,} at most. Use a smaller expected batch size."
+            )
+        if self._unit is not None and most is not None:
+            return None  # a chunk is limited in records, and a bin in units
+        count = bin_count(self.expected_size, most, self._share[1])
+        return None if count is None else binned(self.draws("bins").integers(count))
 
     @contextmanager
     def same_random_numbers(self, place: int) -> Iterator[None]:
@@ -193,6 +219,9 @@ class ChosenBatch(PrivateBatch):
     def _most(self) -> None:
         return None
 
+    def _bins(self, most: int | None) -> None:
+        return None  # the units stay in their order
+
 
 @dataclass(eq=False)
 class PrivateChunk:
@@ -201,6 +230,7 @@ class PrivateChunk:
     Attributes:
         indices: The records' numbers, ``[R]``.
         unit_ids: Its units' numbers, ``[units]``.
+        bins: Which units' gradients may be added up in float32, if any.
     """
 
     indices: Tensor
@@ -209,6 +239,7 @@ class PrivateChunk:
     _place: int = field(repr=False)  # of its first record, in the batch
     _unit: Tensor | None = field(default=None, repr=False)  # of each record, [R], ascending
     _together: bool = field(default=False, repr=False)
+    bins: Bins | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._owner = self._batch._owner
@@ -376,3 +407,9 @@ class _Pass:
         if self.together is None:
             return nullcontext()
         return grouped_batch_norm(self.model, self.together)
+
+
+def _whole(bins: Tensor) -> Tensor:
+    """What a chunk may not cut, ``[units]``: a bin, or a unit that has none."""
+    alone = -2 - torch.arange(len(bins))
+    return torch.where(bins < 0, alone, bins)
