@@ -89,7 +89,7 @@ class PerSampleGradients:
         Args:
             weights: ``[B]``, for all parameters or for each by name; ones by default.
         """
-        sums = self.total(weights)
+        sums = self.total(weights, Bins.in_order(self.records))
         return {name: value.to(self._like(name)) for name, value in sums.items()}
 
     def total(
@@ -281,25 +281,18 @@ class PerSampleGradients:
         return squares
 
 
-class ToRelease:
+class ToRelease(PerSampleGradients):
     """Gradients whose sums are to be released: in float64, with the rounding that is charged."""
 
     def __init__(self, gradients: PerSampleGradients, bins: Bins | None) -> None:
-        self._gradients = gradients
+        squares = gradients.square_norms()  # may replace terms by those that are released
+        super().__init__(gradients._terms, gradients.records, gradients.losses)
+        self._squares = squares
         self._bins = bins
-
-    @property
-    def names(self) -> list[str]:
-        """The parameters' names, in the model's order."""
-        return self._gradients.names
-
-    def norms(self, names: Collection[str] | None = None) -> Tensor:
-        """Each record's L2 norm, ``[B]``, never under-stated: over all parameters, or ``names``."""
-        return self._gradients.norms(names)
 
     def sum(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """``sum_i weights_i g_i`` by parameter name, in float64."""
-        return self._gradients.total(weights, self._bins)
+        return self.total(weights, self._bins)
 
 
 def _not_kept(norms: Callable[[], Tensor], term: Term) -> tuple[Tensor, Term]:

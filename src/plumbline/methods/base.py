@@ -297,7 +297,7 @@ class GradientBatch:
     def query(self, clipping: Clipping, name: str) -> Query:
         """Asks for the sum of the clipped gradients.
 
-        The value is in float64, and the rounding of the sum is part of its sensitivity.
+        The value is in float64, and the noise covers the rounding of the sum.
         """
         total: Update = {}
         for part in self:
@@ -310,9 +310,10 @@ class GradientBatch:
                 parameter: total[parameter] if total else float64(zeros[parameter])
                 for parameter in self.parameters()
             },
-            sensitivity=clipping.sensitivity * (1 + ROUNDING),
+            sensitivity=clipping.sensitivity,
             sigma=self.noise_multiplier,
             name=name,
+            rounding=ROUNDING,
         )
 
     @cached_property
