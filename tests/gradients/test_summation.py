@@ -65,7 +65,7 @@ GEOMETRY = Geometry((1,), (0,), (1,), 1, False, (0,))
 ONE = torch.ones(1, 1, 1)
 
 TERMS: dict[str, Callable[[Tensor], Term]] = {
-    "dense": lambda v: Dense(row(v, 64)),
+    "dense": lambda v: Dense(row(v, 4096 if len(v) < 10_000 else 64)),
     "dense-narrow": lambda v: Dense(v[:, None]),
     "outer": lambda v: Outer(row(v, 4)[:, None], ONE.expand(len(v), 1, 8) / 8**0.5),
     "outer-positions": lambda v: Outer(
@@ -140,7 +140,7 @@ def test_a_bin_rounds_within_the_proven_error(size: int) -> None:
     """Against exact sums, for records that fill a bin with ever larger partial sums."""
     generator = torch.Generator().manual_seed(size)
     for power in range(8):
-        rows = torch.rand(size, 64, generator=generator) * 2.0**-power + 0.5
+        rows = torch.rand(size, 4096, generator=generator) * 2.0**-power + 0.5
         rows = (rows / rows.norm(dim=1, keepdim=True)).float()
         bins = Bins(torch.zeros(size, dtype=torch.long))
         for term in (Dense(rows), Outer(rows[:, None], torch.ones(size, 1, 1))):
