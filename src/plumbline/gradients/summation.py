@@ -58,7 +58,7 @@ FEW = 8
 """How many records' positions are added up together, in float64."""
 
 _CANCELLING = 17_000.0
-_TILE = 1 << 15  # entries of a product that stay in a core's cache, in float32 and in float64
+_TILE = 1 << 16  # entries of a product that stay in a core's cache, in float32 and in float64
 _ROWS_BYTES = 1 << 18  # of float32 rows that are converted to float64 at once
 _NARROW = 4096  # gradients with fewer entries are summed in float64: bins would only cost time
 
