@@ -64,6 +64,7 @@ lint: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.sums
 	$(BIN)/python -m benchmarks.distributed
 	$(BIN)/python -m benchmarks.methods
 	$(BIN)/python -m benchmarks.diagnostics

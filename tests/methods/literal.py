@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import plumbline as pl
 from plumbline.gradients.kernels import KERNELS
+from plumbline.gradients.summation import ROUNDING
 from plumbline.mechanism.noise import gaussian, rounding_sensitivity
 from plumbline.record_random import Draws
 
@@ -224,9 +225,19 @@ class Reference:
         return torch.zeros_like(self.theta)
 
     def noisy(
-        self, value: Tensor, sensitivity: float, step: int, place: int | None, sigma: float
+        self,
+        value: Tensor,
+        sensitivity: float,
+        step: int,
+        place: int | None,
+        sigma: float,
+        rounding: float = ROUNDING,
     ) -> Tensor:
-        """With the run's own noise; ``place`` is None for the gradient, else the question's."""
+        """With the run's own noise; ``place`` is None for the gradient, else the question's.
+
+        ``rounding`` is what is charged for that of a sum of gradients; counts are exact.
+        """
+        sensitivity *= 1 + rounding
         position = (step,) if place is None else (step, place)
         drawn = gaussian(self.run.private._source.stream("noise", *position), value.numel())
         std = sigma * (

@@ -83,7 +83,7 @@ class Adaptive(Reference):
         update = self.released(total, self.bound, step)
         # The count is the step's second question.
         count = torch.tensor([within], dtype=torch.float64)
-        noisy = float(self.noisy(count, 1.0, step, 1, self.settings["count_noise"]))
+        noisy = float(self.noisy(count, 1.0, step, 1, self.settings["count_noise"], 0.0))
         share = noisy / self.expected
         self.bound *= math.exp(-self.settings["rate"] * (share - self.settings["quantile"]))
         return update
@@ -127,7 +127,7 @@ class GlobalAdapt(Reference):
             beyond += int(norm > self.settings["tolerance"] * self.bound)
         update = self.released(total, CLIP, step)
         count = torch.tensor([beyond], dtype=torch.float64)
-        noisy = float(self.noisy(count, 1.0, step, 1, self.settings["count_noise"]))
+        noisy = float(self.noisy(count, 1.0, step, 1, self.settings["count_noise"], 0.0))
         self.bound *= math.exp(-self.settings["rate"] + noisy / self.expected)
         self.bound = max(self.bound, CLIP)
         return update
@@ -161,7 +161,7 @@ class DpsgdF(Reference):
             above = float(self.gradient(record).norm()) > CLIP
             counts[GROUPS.index(OF_RECORD[record]), 0 if above else 1] += 1
         # One question about all counts, before that about the gradient.
-        noisy = self.noisy(counts, 1.0, step, 0, self.count_ratio * SIGMA).tolist()
+        noisy = self.noisy(counts, 1.0, step, 0, self.count_ratio * SIGMA, 0.0).tolist()
         above, rest = zip(*([max(math.floor(n), 0) for n in row] for row in noisy), strict=True)
         shares = [m / (m + o) if m + o else 1.0 for m, o in zip(above, rest, strict=True)]
         self.bounds = [CLIP * (1 + self.ratio(share, shares, above, rest)) for share in shares]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import plumbline as pl
+from plumbline.gradients.summation import ROUNDING
 from plumbline.mechanism.noise import gaussian
 
 RECORDS = 40
@@ -99,6 +100,9 @@ def clipped_sum(
 
 
 def noise_of(private: pl.Private, step: int) -> Tensor:
-    """The standard Gaussian noise of a step of a seeded run."""
+    """The noise of a step of a seeded run, in units of sigma times the sensitivity.
+
+    It is standard Gaussian, and larger by what is charged for the rounding of the sum.
+    """
     numel = len(weights(private.model))
-    return gaussian(private._source.stream("noise", step), numel)
+    return (1 + ROUNDING) * gaussian(private._source.stream("noise", step), numel)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.gradients.rounding import ROUNDINGS, square_rows, unit_roundoff
+from plumbline.gradients.summation import float64
 from plumbline.gradients.tape import Weight
 from plumbline.gradients.terms import Term
 
@@ -100,8 +101,8 @@ class AutogradCheck:
         used = self.weights.nonzero()[:, 0]
         for name, term in terms.items():
             ours = term.select(used).weighted_sum(self.weights[used])
-            theirs = reference.get(name, torch.zeros_like(ours)).to(ours.dtype)
-            apart = (ours - theirs).double()
+            theirs = float64(reference.get(name, torch.zeros_like(ours)))
+            apart = ours - theirs
             if self._left_out:
                 # Zero times a non-finite input is NaN: autograd cannot leave out a record here.
                 apart = apart.where(torch.isfinite(theirs), 0)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from plumbline.gradients.kernels import Key
 from plumbline.gradients.rounding import ROUNDINGS, SUM_ROUNDINGS, running_slack, unit_roundoff
+from plumbline.gradients.summation import FEW, float64, ranges
 from plumbline.gradients.terms import Dense, Term
 
 
@@ -81,7 +82,15 @@ class Mixed(Compound):
         return total if out is None else out.copy_(total)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        return torch.stack([part.weighted_sum(weights) for part in self.parts]).sum(0)
+        if any(isinstance(part, Compound) for part in self.parts):
+            return super().weighted_sum(weights)
+        # The parts can cancel: added up a few records at a time, sums stay as small as norms say.
+        total = float64(weights.new_zeros(self.shape))
+        for start, stop in ranges(0, self.records, FEW):
+            index = torch.arange(start, stop, device=self.device)
+            few = [part.select(index).weighted_sum(weights[index]) for part in self.parts]
+            total += torch.stack(few).sum(0)
+        return total
 
     def dot(self, direction: Tensor) -> Tensor:
         return torch.stack([part.dot(direction) for part in self.parts]).sum(0)
@@ -112,9 +121,9 @@ class Pulled(Compound):
     """Gradients of a parametrisation's original, from those of the weight it computes.
 
     ``pull`` maps ``[N, *made]`` gradients of the computed weight to ``[N, *shape]`` of the
-    original; it is linear, so a weighted sum is pulled once. Until then a record enters that sum
-    with the size of its gradient before the pull, however little of it the parametrisation lets
-    through (a standardised weight removes the mean), and later additions are rounded at that size.
+    original. It is linear, but a sum is not pulled as one: a record would enter it with the size of
+    its gradient before the pull, however little of it the parametrisation lets through (a
+    standardised weight removes the mean), and what it moves would be rounded at that size.
     """
 
     def __init__(self, made: Term, shape: torch.Size, pull: Callable[[Tensor], Tensor]) -> None:
@@ -126,9 +135,6 @@ class Pulled(Compound):
     def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         pulled = self._pull(self.parts[0].dense(start, stop))
         return pulled if out is None else out.copy_(pulled)
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        return self._pull(self.parts[0].weighted_sum(weights)[None])[0]
 
     def select(self, index: Tensor) -> Term:
         if len(index) > self.records:

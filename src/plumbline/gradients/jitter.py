@@ -46,14 +46,6 @@ class Jittered(Compound):
         rows = self.parts[0].dense(start, stop) + self._scale * self._noise(start, stop)
         return rows if out is None else out.copy_(rows)
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        total: Tensor = self.parts[0].weighted_sum(weights).clone()
-        for start, stop in self.chunks():
-            noise = self._noise(start, stop).flatten(1)
-            scaled = weights[start:stop].to(noise.dtype) * self._scale
-            total += (scaled @ noise).view(self.shape)
-        return total
-
     def select(self, index: Tensor) -> Jittered:
         return Jittered(self.parts[0].select(index), self._scale, self._seeds[index.cpu()])
 

@@ -88,19 +88,33 @@ class PerSampleGradients:
         return self._squares
 
     def sum(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        """``sum_i weights_i g_i`` by parameter name.
+        """``sum_i weights_i g_i`` by parameter name, rounded to the gradients' type at the end.
 
         A record with weight zero takes no part, even when its gradient is not finite.
 
         Args:
             weights: ``[B]``, for all parameters or for each by name; ones by default.
         """
-        first = next(iter(self._terms.values()))
+        sums = self.total(weights)
+        return {name: value.to(self._like(name)) for name, value in sums.items()}
+
+    def total(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """The same in float64, with the rounding that ``summation.py`` bounds: to be released.
+
+        Args:
+            weights: ``[B]``, for all parameters or for each by name; ones by default.
+        """
         if weights is None:
-            weights = torch.ones(self.records, dtype=first.dtype, device=first.device)
+            weights = torch.ones(self.records, dtype=self.dtype, device=self.losses.device)
         if isinstance(weights, Tensor):
-            return self._sum(weights, self._terms)
-        return {name: self._sum(weights[name], {name: self._terms[name]})[name] for name in weights}
+            return self._total(weights, self._terms)
+        return {
+            name: self._total(own, {name: self._terms[name]})[name] for name, own in weights.items()
+        }
+
+    def to_release(self) -> ToRelease:
+        """The gradients as a clipping sees them: its sums are the ``total``."""
+        return ToRelease(self)
 
     def dot(self, direction: Mapping[str, Tensor]) -> Tensor:
         """``<g_i, direction>`` for every record, ``[B]``; missing names count as zero."""
@@ -188,7 +202,7 @@ class PerSampleGradients:
         """One parameter's gradients, in the form in which they are stored."""
         return self._terms[name]
 
-    def _sum(self, weights: Tensor, terms: Mapping[str, Term]) -> dict[str, Tensor]:
+    def _total(self, weights: Tensor, terms: Mapping[str, Term]) -> dict[str, Tensor]:
         if weights.shape != (self.records,):
             raise ValueError(
                 f"sum takes one weight per record: expected shape ({self.records},), got "
@@ -202,6 +216,11 @@ class PerSampleGradients:
                 weights = weights[index]
                 terms = {name: term.select(index) for name, term in terms.items()}
             return {name: term.weighted_sum(weights) for name, term in terms.items()}
+
+    def _like(self, name: str) -> Tensor:
+        """An empty tensor of a parameter's type and device."""
+        term = self._terms[name]
+        return torch.empty(0, dtype=term.dtype, device=term.device)
 
     def _recompute_tiny(self) -> None:
         """In float64 where squares may have vanished in float32: only normalising notices."""
@@ -259,6 +278,19 @@ class PerSampleGradients:
         squares, held = _guarded(squares, term, held)
         self._terms[name] = held
         return squares
+
+
+class ToRelease(PerSampleGradients):
+    """Gradients whose sums are to be released: in float64, with the rounding that is charged."""
+
+    def __init__(self, gradients: PerSampleGradients) -> None:
+        squares = gradients.square_norms()  # may replace terms by those that are released
+        super().__init__(gradients._terms, gradients.records, gradients.losses)
+        self._squares = squares
+
+    def sum(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """``sum_i weights_i g_i`` by parameter name, in float64."""
+        return self.total(weights)
 
 
 def _not_kept(norms: Callable[[], Tensor], term: Term) -> tuple[Tensor, Term]:

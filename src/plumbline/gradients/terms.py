@@ -20,6 +20,7 @@ from torch import Tensor
 
 from plumbline.gradients.kernels import Key, bucket
 from plumbline.gradients.rounding import RowSquares, running_slack, square_rows, sum_slack
+from plumbline.gradients.summation import ranges, summed_rows
 
 CHUNK_BYTES = 1 << 21
 """Per-record temporaries are built a few records at a time, to fit in a core's cache."""
@@ -40,9 +41,17 @@ class Term(ABC):
     def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
         """Gradients of records ``start .. stop - 1``, ``[stop - start, *shape]``."""
 
-    @abstractmethod
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """``sum_i weights_i g_i``, of the parameter's shape; ``weights`` is ``[B]``, all finite."""
+        """``sum_i weights_i g_i``, of the parameter's shape, in float64.
+
+        The rounding is bounded in ``summation.py``: each record's own gradient is complete before
+        it is added to another's, in float64.
+
+        Args:
+            weights: ``[B]``, all finite.
+        """
+        weights = weights.to(self.dtype)
+        return summed_rows(self.dense, weights, self.shape, self.at_once)
 
     @abstractmethod
     def select(self, index: Tensor) -> Term:
@@ -116,11 +125,14 @@ class Term(ABC):
         """The same term in float64, for records whose sums cancel; None when that cannot help."""
         return None
 
+    @property
+    def at_once(self) -> int:
+        """How many records' dense gradients fit together in a core's cache."""
+        return max(1, CHUNK_BYTES // max(1, self.shape.numel() * self.dtype.itemsize))
+
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Ranges of records whose dense gradients fit together in a core's cache."""
-        size = max(1, CHUNK_BYTES // max(1, self.shape.numel() * self.dtype.itemsize))
-        for start in range(0, self.records, size):
-            yield start, min(start + size, self.records)
+        return ranges(0, self.records, self.at_once)
 
     def streamed_square_norms(self) -> Tensor:
         """Squared norms ``[B]`` from dense gradients, built and dropped a few records at a time."""
@@ -180,9 +192,9 @@ class Dense(Term):
         rows = self.values[start:stop]
         return rows if out is None else out.copy_(rows)
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        flat = self.values.reshape(self.records, self.shape.numel())
-        return (weights.to(flat.dtype) @ flat).view(self.shape)
+    @property
+    def at_once(self) -> int:
+        return max(1, self.records)
 
     def select(self, index: Tensor) -> Dense:
         return Dense(self.values[index])

@@ -11,8 +11,9 @@ answer is a function of their sum, one integer. (Beyond 2^52 grid steps the addi
 addition rounds the exact sum, so this is still a function of it.) Casting back to float32, dividing
 by the batch size and so on is only post-processing.
 
-What this does not defend against: rounding *before* the noise, while the sum of clipped gradients
-is formed in float32 (Casacuberta et al. 2022, "Widespread underestimation of sensitivity");
+Rounding *before* the noise, while the sum of clipped gradients is formed (Casacuberta et al. 2022,
+"Widespread underestimation of sensitivity"), is the query's own business: it bounds it and states
+it (`Query.rounding`), and the noise is scaled to cover it. What this does not defend against:
 measurements of power or of memory access. Timing: noise is drawn without knowledge of the data,
 and the time depends on the noise only through how many of thousands of candidates were rejected.
 Rounding the value to the grid adds `rounding_sensitivity(std, d)` to its L2 sensitivity: 2e-9 of

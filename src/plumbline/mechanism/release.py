@@ -29,15 +29,23 @@ class Query:
             move it. Public.
         sigma: noise multiplier, the noise's standard deviation divided by `sensitivity`.
         name: what was asked, for the ledger and the statement.
+        rounding: how much further, relative, `value` can move because it was computed with
+            rounding. The noise covers it: its scale is that of the whole `movement`.
     """
 
     value: torch.Tensor | Mapping[str, torch.Tensor]
     sensitivity: float
     sigma: float
     name: str = "gradient"
+    rounding: float = 0.0
 
     def __post_init__(self) -> None:
         _ = self.asked  # checks the numbers
+
+    @property
+    def movement(self) -> float:
+        """How far one record can move `value`, rounding included."""
+        return self.sensitivity * (1 + self.rounding)
 
     @property
     def asked(self) -> "GaussianQuery":

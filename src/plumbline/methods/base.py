@@ -7,7 +7,7 @@ It never touches a noise source, and what it asks is what is charged.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 from plumbline.clipping import Clipping, Program
 from plumbline.evaluation import Batch, Chunk, Evaluation, Plain, Update
 from plumbline.gradients import PerSampleGradients
+from plumbline.gradients.summation import ROUNDING, float64
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.release import Composition, GaussianQuery, Query, Sampling, StepRelease
@@ -177,19 +178,12 @@ class Method:
     ) -> Program[Update]:
         """Asks for the clipped sum, and divides it by a public constant."""
         clipping = clipping or self.clipping
-        total = records.zeros()
-        for part in records:
-            clipped = clipping.clipped_sum(part.gradients, part.norms, part.finite, part.groups)
-            for parameter, value in clipped.items():
-                total[parameter] += value
-        noisy = yield Query(
-            value=total,
-            sensitivity=clipping.sensitivity,
-            sigma=records.noise_multiplier,
-            name=name,
-        )
+        noisy = yield records.query(clipping, name)
         constant = clipping.normaliser(records.expected_size)
-        return {parameter: value / constant for parameter, value in noisy.items()}
+        return {
+            parameter: (noisy[parameter] / constant).to(value.dtype)
+            for parameter, value in records.parameters().items()
+        }
 
     def _at_weights(self, batch: Batch) -> GradientBatch:
         """The batch's records with their gradients taken at the weights as they are."""
@@ -246,6 +240,11 @@ class GradientChunk:
     finite: Tensor
     groups: Tensor | None
 
+    def clipped_sum(self, clipping: Clipping) -> Update:
+        """The sum of the clipped gradients, in float64."""
+        gradients = self.gradients.to_release()
+        return clipping.clipped_sum(gradients, self.norms, self.finite, self.groups)
+
 
 class GradientBatch:
     """A batch's units through the rules of evaluation, chunk by chunk.
@@ -289,9 +288,31 @@ class GradientBatch:
             yield part
         self._norms, self._groups = norms, groups
 
-    def zeros(self) -> Update:
-        """A zero for every trainable parameter."""
-        return self._batch.zeros()
+    def parameters(self) -> Mapping[str, Tensor]:
+        """The trainable parameters by name."""
+        return self._batch.parameters()
+
+    def query(self, clipping: Clipping, name: str) -> Query:
+        """Asks for the sum of the clipped gradients.
+
+        The value is in float64, and the noise covers the rounding of the sum.
+        """
+        total: Update = {}
+        for part in self:
+            for parameter, value in part.clipped_sum(clipping).items():
+                own = float64(value)
+                total[parameter] = total[parameter].add_(own) if parameter in total else own
+        zeros = {} if total else self._batch.zeros()
+        return Query(
+            value={
+                parameter: total[parameter] if total else float64(zeros[parameter])
+                for parameter in self.parameters()
+            },
+            sensitivity=clipping.sensitivity,
+            sigma=self.noise_multiplier,
+            name=name,
+            rounding=ROUNDING,
+        )
 
     @cached_property
     def norms(self) -> Tensor:
@@ -319,7 +340,8 @@ class GradientBatch:
             gradients = rule.change(chunk, gradients)
         norms = gradients.norms()
         finite = torch.isfinite(norms) & torch.isfinite(gradients.losses)
-        return GradientChunk(gradients, norms.masked_fill(~finite, 0), finite, chunk.groups)
+        norms = norms.masked_fill(~finite, 0)
+        return GradientChunk(gradients, norms, finite, chunk.groups)
 
 
 def seen(chunk: Chunk, rules: Sequence[Evaluation]) -> Chunk:

@@ -31,6 +31,7 @@ from plumbline.evaluation import Batch, Chunk, Update
 from plumbline.gradients import PerSampleGradients
 from plumbline.gradients.random_state import RandomState
 from plumbline.gradients.shifted import Shifted
+from plumbline.gradients.summation import ROUNDING
 from plumbline.gradients.summed_hessian import only_linear, summed_hvp
 from plumbline.mechanism.release import Query
 from plumbline.methods.base import GRADIENT, Method
@@ -97,6 +98,7 @@ class _FairLens(Method):
             sensitivity=self.clipping.sensitivity,
             sigma=batch.noise_multiplier,
             name=GRADIENT,
+            rounding=ROUNDING,
         )
         return {name: value / batch.expected_size for name, value in noisy.items()}
 

@@ -94,9 +94,9 @@ class Answers:
             total = _added_up(parts, ranks) if shards is None else shards.added_up(parts)
             return {name: total[name].to(tensor.dtype) for name, tensor in value.items()}
         numel = sum(tensor.numel() for tensor in value.values())
-        std = asked.noise_multiplier * asked.sensitivity
+        std = asked.noise_multiplier * query.movement
         slack = shares_rounding_sensitivity(std, numel, ranks.count)
-        std = asked.noise_multiplier * (asked.sensitivity + slack)
+        std = asked.noise_multiplier * (query.movement + slack)
         if asked.name == "gradient" and asked.name not in [one.name for one in declared[:place]]:
             noise = self._gradient.take(step)
         else:

@@ -22,6 +22,7 @@ from plumbline.gradients import (
     hvp,
     own_statistics,
 )
+from plumbline.gradients.summation import MOST_RECORDS
 from plumbline.mechanism.calibration import Plan
 from plumbline.record_random import Draws, own_generators
 from plumbline.sampling import chunks
@@ -138,6 +139,11 @@ class PrivateBatch:
 
     def _own(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """This process's records ``[R]``, its units, and each record's unit among them, ``[R]``."""
+        if len(self.unit_ids) > MOST_RECORDS:
+            raise ValueError(
+                f"The batch has {len(self.unit_ids):,} records, but the rounding of a sum is "
+                f"proven for {MOST_RECORDS:,} at most. Use a smaller expected batch size."
+            )
         which, shares = self._share
         if shares == 1:
             return self.indices, self.unit_ids, self._unit
@@ -186,6 +192,9 @@ class ChosenBatch(PrivateBatch):
     @property
     def _most(self) -> None:
         return None
+
+    def _bins(self, most: int | None) -> None:
+        return None  # the units stay in their order
 
 
 @dataclass(eq=False)

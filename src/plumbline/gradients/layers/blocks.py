@@ -45,9 +45,10 @@ class Stacked(Term):
         return out
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        total = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
-        for (first, last), term in self.blocks.items():
-            total[first:last] = term.weighted_sum(weights)
+        sums = {place: term.weighted_sum(weights) for place, term in self.blocks.items()}
+        total = next(iter(sums.values())).new_zeros(self.shape)
+        for (first, last), value in sums.items():
+            total[first:last] = value
         return total
 
     def dot(self, direction: Tensor) -> Tensor:

@@ -113,11 +113,6 @@ class Convolved(Term):
             },
         )
 
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        back = self.back * rows_like(weights, self.back)
-        shape = self.inputs.new_empty(1).expand(self.shape)
-        return self.geometry.weight_gradient(back, self.inputs, shape, self.geometry.groups)
-
     def dot(self, direction: Tensor) -> Tensor:
         # <g_i, v> is the change in the loss when the weight moves along v: a forward convolution.
         moved = self.geometry.run(self.inputs, direction, None, self.geometry.groups)

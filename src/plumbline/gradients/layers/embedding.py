@@ -16,6 +16,7 @@ from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.kernels import Key, bucket
 from plumbline.gradients.layers import handles
 from plumbline.gradients.rounding import square_rows, unit_roundoff
+from plumbline.gradients.summation import float64
 from plumbline.gradients.tape import Tape
 from plumbline.gradients.terms import Term, grouped_positions, rows_like, scatter_rows
 
@@ -38,11 +39,14 @@ class EmbeddingRows(Term):
         return out.scatter_add_(1, index[..., None].expand_as(back), back)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        back = self.back * rows_like(weights, self.back)
-        total: Tensor = torch.ops.aten.embedding_dense_backward(
-            back, self.index, self.shape[0], -1, False
-        )
-        return total
+        # Equal tokens of a record first: only its own gradient is as small as its norm says.
+        segment, owner = self._segments()
+        sums = float64(self.back.new_zeros(len(owner), self.shape[1]))
+        sums.index_add_(0, segment.to(sums.device), float64(self.back).flatten(0, 1))
+        sums *= float64(weights)[owner.to(sums.device), None]
+        tokens = self.index.new_empty(len(owner)).scatter_(0, segment, self.index.flatten())
+        total = sums.new_zeros(self.shape)
+        return total.index_add_(0, tokens.to(sums.device), sums)
 
     def dot(self, direction: Tensor) -> Tensor:
         return (F.embedding(self.index, direction) * self.back).sum((1, 2))

@@ -17,6 +17,7 @@ from plumbline.gradients.kernels import Key, bucket
 from plumbline.gradients.layers import handles
 from plumbline.gradients.layers.rank_one import RankOneLinear
 from plumbline.gradients.rounding import RowSquares, product_slack
+from plumbline.gradients.summation import float64, summed_positions
 from plumbline.gradients.tape import Tape, Weight
 from plumbline.gradients.terms import (
     CHUNK_BYTES,
@@ -26,6 +27,9 @@ from plumbline.gradients.terms import (
     rows_like,
     scatter_rows,
 )
+
+_MANY = 16
+"""From this many positions on, each record's gradient by itself is cheaper than float64."""
 
 
 class Outer(Term):
@@ -53,13 +57,17 @@ class Outer(Term):
         return torch.bmm(left, right) if out is None else torch.bmm(left, right, out=out)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
+        if self.positions >= _MANY:
+            return super().weighted_sum(weights)
         # Scale the smaller side: one pass over memory less.
         left, right = self.left, self.right
         if left.shape[2] <= right.shape[2]:
             left = left * rows_like(weights, left)
         else:
             right = right * rows_like(weights, right)
-        return left.flatten(0, 1).T @ right.flatten(0, 1)
+        if self.positions == 1:
+            return float64(left[:, 0]).T @ float64(right[:, 0])
+        return summed_positions(left, right)
 
     def dot(self, direction: Tensor) -> Tensor:
         return ((self.left @ direction) * self.right).sum((1, 2))

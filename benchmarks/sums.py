@@ -1,0 +1,174 @@
+"""What bounded rounding costs: sums of gradients beside plain float32 sums.
+
+`python -m benchmarks.sums` takes the gradients of a batch (capture, norms) and adds them up, once
+as a private step does (in float64, `gradients/summation.py`) and
+once as one float32 product, the old way. Both are timed in turn; reported are medians of the
+ratios, of the sum alone, of all gradient work (capture, norms, sum), and of that with the step's
+noise. Targets, for the last: 1.15 on a wide MLP, 1.05 on the other networks.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from functools import singledispatch
+
+from benchmarks import machine
+
+machine.pin()
+
+import torch  # noqa: E402  (after the cores are chosen)
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from benchmarks.models import WORKLOADS, Workload  # noqa: E402
+from plumbline.gradients import PerSampleGradients, capture  # noqa: E402
+from plumbline.gradients.layers.blocks import Stacked  # noqa: E402
+from plumbline.gradients.layers.convolution import Convolved  # noqa: E402
+from plumbline.gradients.layers.embedding import EmbeddingRows  # noqa: E402
+from plumbline.gradients.layers.linear import Outer  # noqa: E402
+from plumbline.gradients.terms import Dense, Term, rows_like  # noqa: E402
+from plumbline.mechanism.noise import add_noise, gaussian  # noqa: E402
+from plumbline.mechanism.random_source import SeededSource  # noqa: E402
+
+ROUNDS, WARM_UP = 25, 5
+TARGETS = {"wide MLP": 1.15}
+TARGET = 1.05
+
+
+def wide_mlp() -> nn.Module:
+    """784-1024-1024-10 with ReLU."""
+    layers = nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
+    return nn.Sequential(*layers)
+
+
+def images(size: int, generator: torch.Generator) -> Tensor:
+    """Flat images `[B, 784]`."""
+    return torch.randn(size, 784, generator=generator)
+
+
+@singledispatch
+def plain(term: Term, weights: Tensor) -> Tensor:
+    """`sum_i weights_i g_i` in float32, as one product."""
+    return term.weighted_sum(weights)
+
+
+@plain.register
+def _(term: Dense, weights: Tensor) -> Tensor:
+    return (weights @ term.values.flatten(1)).view(term.shape)
+
+
+@plain.register
+def _(term: Outer, weights: Tensor) -> Tensor:
+    left, right = term.left, term.right
+    if left.shape[2] <= right.shape[2]:
+        left = left * rows_like(weights, left)
+    else:
+        right = right * rows_like(weights, right)
+    return left.flatten(0, 1).T @ right.flatten(0, 1)
+
+
+@plain.register
+def _(term: Convolved, weights: Tensor) -> Tensor:
+    back = term.back * rows_like(weights, term.back)
+    shape = term.inputs.new_empty(1).expand(term.shape)
+    return term.geometry.weight_gradient(back, term.inputs, shape, term.geometry.groups)
+
+
+@plain.register
+def _(term: EmbeddingRows, weights: Tensor) -> Tensor:
+    back = term.back * rows_like(weights, term.back)
+    return torch.ops.aten.embedding_dense_backward(back, term.index, term.shape[0], -1, False)
+
+
+@plain.register
+def _(term: Stacked, weights: Tensor) -> Tensor:
+    total = torch.zeros(term.shape)
+    for (first, last), block in term.blocks.items():
+        total[first:last] = plain(block, weights)
+    return total
+
+
+def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """One loss per record."""
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+class Contest:
+    """One network: its gradients, and the two ways to add them up."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.model = workload.model()
+        self.x, self.y = workload.batch()
+
+    def gradients(self) -> PerSampleGradients:
+        """The batch's gradients, with their norms."""
+        gradients = capture(self.model, cross_entropy, (self.x, self.y))
+        gradients.norms()
+        return gradients
+
+    def noise(self) -> object:
+        """The noise of a step, drawn and added."""
+        value = {name: p.detach() for name, p in self.model.named_parameters()}
+        numel = sum(p.numel() for p in value.values())
+        return add_noise(value, 1.0, gaussian(SeededSource(0).stream("noise"), numel))
+
+    def old(self, gradients: PerSampleGradients) -> object:
+        """Float32, in one product a parameter."""
+        weights = gradients.norms().clamp(min=1).reciprocal()
+        with torch.no_grad():
+            return {name: plain(gradients.term(name), weights) for name in gradients.names}
+
+    def new(self, gradients: PerSampleGradients) -> object:
+        """As it is released."""
+        return gradients.total(gradients.norms().clamp(min=1).reciprocal())
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def measured(contest: Contest) -> tuple[float, float, float]:
+    """The ratios of new to old: of sums, of gradient work, and of that with noise; medians."""
+    sums, works, steps = [], [], []
+    for number in range(WARM_UP + ROUNDS):
+        ways = [contest.old, contest.new] if number % 2 else [contest.new, contest.old]
+        taken, added = {}, {}
+        for way in ways:
+            start = time.perf_counter()
+            gradients = contest.gradients()
+            taken[way] = time.perf_counter() - start
+            added[way] = seconds(lambda way=way, own=gradients: way(own))
+        if number >= WARM_UP:
+            sums.append(added[contest.new] / added[contest.old])
+            # Both sides with the same gradient work: its own noise would hide the difference.
+            work = statistics.mean(taken.values())
+            works.append((work + added[contest.new]) / (work + added[contest.old]))
+            work += seconds(contest.noise)
+            steps.append((work + added[contest.new]) / (work + added[contest.old]))
+    return statistics.median(sums), statistics.median(works), statistics.median(steps)
+
+
+def main() -> int:
+    """Prints a line a network; fails if one is beyond its target."""
+    workloads = [Workload("wide", "wide MLP", wide_mlp, 512, images, 10), *WORKLOADS.values()]
+    slow = []
+    print(f"{'network':12} {'sum':>6} {'work':>6} {'step':>6} {'target':>6}   new / float32")
+    for workload in workloads:
+        sums, work, step = measured(Contest(workload))
+        target = TARGETS.get(workload.title, TARGET)
+        print(f"{workload.title:12} {sums:6.2f} {work:6.3f} {step:6.3f} {target:6.2f}")
+        if step > target:
+            slow.append(workload.title)
+    if slow:
+        print("beyond the target:", ", ".join(slow))
+    return 1 if slow else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

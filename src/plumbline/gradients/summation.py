@@ -1,0 +1,101 @@
+"""Sums over records whose rounding is bounded, whatever the records and however many they are.
+
+A float32 sum of B gradients of norm C rounds by up to ``2^-25 B^2 C``: enough, at a few thousand
+records, for one record to move it by more than C. Here every sum over records is float64, from the
+first addition to the noise's grid.
+
+Guarantee. Let ``x_1 .. x_N`` be the clipped gradients of a batch, over all parameters, of norm at
+most C, N at most ``MOST_RECORDS``. Adding or removing one of them moves the sum by at most
+``(1 + ROUNDING) C``: ``ROUNDING`` is charged, as part of the sensitivity, where a sum is asked for.
+
+Proof. (1) *A sum of n items.* An entry of the sum is computed by some binary tree, any one, of
+additions with unit roundoff u, in which products may be fused. Item i passes ``d_i`` roundings, its
+own product's included, so the entry's error is at most ``u sum_i d_i |x_i|`` to first order, and
+``sum_i d_i^2`` is largest for a chain, where the depths are ``n, n, n - 1 .. 2``; call that
+``D(n)``. By Cauchy and Schwarz the entry's squared error is at most ``u^2 D(n) sum_i x_i^2``. Trees
+may differ between entries: summed over all of them this is ``u^2 D(n) n C^2``. So the error is at
+most ``error(n, u) C``, about ``u n^2 C / sqrt(3)``, whatever the library's order of summation. All
+chunks and processes together are one such tree over N records, in either batch: ``error(N, u)``
+twice. (2) *Positions.* Where a gradient is itself a sum over positions, which may cancel, positions
+of different records are never added before each record's own sum is complete, or only for ``FEW``
+records at a time. ``sum_t |d_it| |a_it|`` times the number of positions is at most ``_CANCELLING``
+times the record's norm (others are computed again by themselves: ``Patched``), so this is
+``u FEW _CANCELLING`` for each record, in both batches. The two add up to ``rounding_bound()``,
+which is below ``ROUNDING``. Terms of order u^2 are below 1e-9 of it.
+
+What is taken for granted: a record's own gradient is the same bits in both batches.
+docs/decisions.md says how far that was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+ROUNDING = 2e-4
+"""How much further than its norm one record can move a sum of many, relative."""
+
+MOST_RECORDS = 1_000_000
+"""The most records in one sum for which that is proven."""
+
+FEW = 8
+"""How many records' positions are added up together."""
+
+_CANCELLING = 17_000.0
+_ROWS_BYTES = 1 << 18  # of float32 rows that are converted to float64 at once
+
+
+def error(items: int, roundoff: float = 2.0**-53) -> float:
+    """The rounding of a sum of vectors, relative to the norm of the largest (see (1) above)."""
+    squares = items**2 + items * (items + 1) * (2 * items + 1) / 6 - 1
+    return roundoff * math.sqrt(items * squares)
+
+
+def rounding_bound(records: int = MOST_RECORDS) -> float:
+    """How much further than its norm one record moves the sum of ``records``, relative."""
+    positions = 2.0**-53 * FEW * _CANCELLING * records
+    return 2 * (error(records) + positions)
+
+
+def float64(tensor: Tensor) -> Tensor:
+    """The tensor in float64, on a device that has it (Apple's GPU does not)."""
+    device = torch.device("cpu") if tensor.device.type == "mps" else tensor.device
+    return tensor.detach().to(device=device, dtype=torch.float64)
+
+
+def summed_rows(
+    rows: Callable[[int, int], Tensor], weights: Tensor, shape: torch.Size, at_once: int
+) -> Tensor:
+    """``sum_i weights_i g_i``, of the parameter's shape, in float64.
+
+    Args:
+        rows: Gives the gradients of records ``start .. stop - 1``, ``[stop - start, *shape]``.
+        weights: ``[B]``, of the gradients' type.
+        shape: The parameter's shape.
+        at_once: How many records' gradients to ask for at most.
+    """
+    numel = shape.numel()
+    total = float64(weights.new_zeros(numel))
+    few = min(at_once, max(1, _ROWS_BYTES // (4 * max(1, numel))))
+    for first, last in ranges(0, len(weights), few):
+        some = rows(first, last).reshape(last - first, numel)
+        total.addmv_(float64(some).T, float64(weights[first:last]))
+    return total.view(shape)
+
+
+def summed_positions(left: Tensor, right: Tensor) -> Tensor:
+    """``sum_it left_it right_it^T`` in float64, from ``[B, T, m]`` and ``[B, T, n]``."""
+    total = float64(left.new_zeros(left.shape[2], right.shape[2]))
+    for start, stop in ranges(0, len(left), FEW):
+        some, other = float64(left[start:stop]), float64(right[start:stop])
+        total.add_(some.flatten(0, 1).T @ other.flatten(0, 1))
+    return total
+
+
+def ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
+    """``start .. stop - 1`` in ranges of at most ``size``."""
+    for first in range(start, stop, size):
+        yield first, min(first + size, stop)
