@@ -157,6 +157,11 @@ def record_losses(output: object, batch_dim: int = 0) -> Tensor:
     return (weights * rows + (0.6 + 0.4 * weights.flip(0)) * rows.square()).mean(1)
 
 
+def output_losses(model: nn.Module, batch: Inputs) -> Tensor:
+    """``record_losses`` of the model's output: the loss that most tests capture."""
+    return record_losses(called(model, batch))
+
+
 @contextmanager
 def kernel(*names: str) -> Iterator[None]:
     """Whoever offers a kernel of one of these names uses it; everybody else the usual one."""

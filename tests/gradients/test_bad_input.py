@@ -15,14 +15,14 @@ from plumbline.gradients import (
     capture,
 )
 from tests.gradients.devices import seeded
-from tests.gradients.harness import record_losses
+from tests.gradients.harness import output_losses, record_losses
 
 
 @pytest.fixture(params=[False, True], ids=["first capture", "later capture"])
 def model(request: pytest.FixtureRequest) -> nn.Module:
     net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
     if request.param:
-        capture(net, lambda: record_losses(net(torch.randn(7, 4))))
+        capture(net, output_losses, torch.randn(7, 4))
     return net
 
 
@@ -174,11 +174,12 @@ def test_a_layer_that_averages_the_batch_first() -> None:
 
 
 def test_a_perturbation_by_another_number_of_records(model: nn.Module) -> None:
-    gradients = capture(model, lambda: record_losses(model(inputs())))
+    gradients = capture(model, output_losses, inputs())
     with pytest.raises(CaptureError, match="5 losses for a batch of 3 records"):
         capture(
             model,
-            lambda: record_losses(model(inputs())),
+            output_losses,
+            inputs(),
             at=Perturbation(gradients.select(torch.arange(3)), 0.1),
         )
 
@@ -188,13 +189,13 @@ def test_a_scale_that_is_not_one_number_per_record(
     model: nn.Module, shape: tuple[int, ...]
 ) -> None:
     scale = torch.ones(shape)
-    gradients = capture(model, lambda: record_losses(model(inputs())))
+    gradients = capture(model, output_losses, inputs())
     with pytest.raises(CaptureError, match=r"scale.*one.*per record.*5"):
-        capture(model, lambda: record_losses(model(inputs())), at=Perturbation(gradients, scale))
+        capture(model, output_losses, inputs(), at=Perturbation(gradients, scale))
 
 
 def test_a_perturbation_by_another_models_gradients(model: nn.Module) -> None:
     other = nn.Linear(4, 2)
-    gradients = capture(other, lambda: record_losses(other(inputs())))
+    gradients = capture(other, output_losses, inputs())
     with pytest.raises(CaptureError, match=r"'weight'.*not a trainable parameter"):
-        capture(model, lambda: record_losses(model(inputs())), at=Perturbation(gradients, 0.1))
+        capture(model, output_losses, inputs(), at=Perturbation(gradients, 0.1))

@@ -18,7 +18,13 @@ from plumbline.gradients import (
     UnsupportedModelError,
     capture,
 )
-from tests.gradients.harness import assert_matches_loop, loop, record_losses, record_norms
+from tests.gradients.harness import (
+    assert_matches_loop,
+    loop,
+    output_losses,
+    record_losses,
+    record_norms,
+)
 
 
 def _mlp() -> nn.Sequential:
@@ -106,10 +112,10 @@ class TestTheModelIsLeftAsItWas:
     def test_after_a_capture(self, kind: str) -> None:
         model, inputs = _worn(kind)
         before = _state(model)
-        found = capture(model, lambda: record_losses(model(inputs)))
+        found = capture(model, output_losses, inputs)
         found.sum(1 / found.norms())
-        capture(model, lambda: record_losses(model(inputs)), at=Perturbation(found, 0.1))
-        capture(model, lambda: record_losses(model(inputs)), at=found.sum())
+        capture(model, output_losses, inputs, at=Perturbation(found, 0.1))
+        capture(model, output_losses, inputs, at=found.sum())
         _assert_same(model, before)
 
     @pytest.mark.parametrize("kind", KINDS)
@@ -117,7 +123,7 @@ class TestTheModelIsLeftAsItWas:
     def test_after_an_exception_in_losses(self, kind: str, again: bool) -> None:
         model, inputs = _worn(kind)
         if again:
-            capture(model, lambda: record_losses(model(inputs)))
+            capture(model, output_losses, inputs)
         before = _state(model)
 
         def losses() -> Tensor:
@@ -148,7 +154,7 @@ class TestTheModelIsLeftAsItWas:
     def test_the_model_trains_as_usual_afterwards(self) -> None:
         model, inputs = _mlp(), torch.randn(5, 4).double()
         plain = copy.deepcopy(model)
-        capture(model, lambda: record_losses(model(inputs)))
+        capture(model, output_losses, inputs)
         for net in (model, plain):
             record_losses(net(inputs)).sum().backward()
         for own, other in zip(model.parameters(), plain.parameters(), strict=True):
@@ -172,7 +178,7 @@ class TestTheModelIsLeftAsItWas:
     def test_the_results_need_no_gradient(self) -> None:
         model, inputs = _mlp(), torch.randn(5, 4).double()
         for _ in range(2):
-            found = capture(model, lambda: record_losses(model(inputs)))
+            found = capture(model, output_losses, inputs)
             results = [*found.sum().values(), *found.materialise().values(), found.norms()]
             assert not any(result.requires_grad for result in [*results, found.losses])
 
@@ -210,7 +216,7 @@ class TestPasses:
         def counts(**named: Any) -> tuple[int, int]:
             Counting.forwards = Counting.backwards = 0
             inputs = torch.randn(5, 3, 4)
-            found = capture(model, lambda: record_losses(model(inputs)), **named)
+            found = capture(model, output_losses, inputs, **named)
             found.norms(), found.sum(torch.rand(5)), found.materialise()
             self.found = found
             return Counting.forwards, Counting.backwards
@@ -228,7 +234,7 @@ class TestPasses:
         passes = []
         for _ in range(4):
             Counting.backwards = 0
-            capture(model, lambda: record_losses(model(inputs)))
+            capture(model, output_losses, inputs)
             passes.append(Counting.backwards)
             model.first.weight.requires_grad_(True)
         assert passes == [2, 2, 1, 1]
@@ -245,7 +251,7 @@ class TestBatches:
     def test_an_empty_batch(self, kind: str, again: bool) -> None:
         model, inputs = _worn(kind)
         if again:
-            capture(model, lambda: record_losses(model(inputs)))
+            capture(model, output_losses, inputs)
         found = capture(model, lambda: model(inputs[:0]).flatten(1).sum(1))
         assert found.records == 0
         assert found.norms().shape == (0,)
@@ -279,7 +285,7 @@ class TestBatches:
 
     def test_the_losses_are_kept(self) -> None:
         model, inputs = _mlp(), torch.randn(5, 4).double()
-        found = capture(model, lambda: record_losses(model(inputs)))
+        found = capture(model, output_losses, inputs)
         torch.testing.assert_close(found.losses, record_losses(model(inputs)).detach())
 
 
@@ -406,7 +412,7 @@ class TestParametrisations:
         truth = loop(layer, inputs)
         before = layer.weight
         for _ in range(2):
-            found = capture(layer, lambda: record_losses(layer(inputs)))
+            found = capture(layer, output_losses, inputs)
             for name, rows in found.materialise().items():
                 torch.testing.assert_close(rows, truth[name], rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(found.norms(), record_norms(truth), rtol=1e-10, atol=0)
@@ -527,7 +533,7 @@ class TestOtherMachinery:
         plain = copy.deepcopy(model)
         for _ in range(2):
             torch.manual_seed(3)
-            found = capture(model, lambda: record_losses(model(inputs)))
+            found = capture(model, output_losses, inputs)
             torch.manual_seed(3)
             record_losses(plain(inputs)).sum().backward()
             for name, value in found.sum().items():
@@ -540,7 +546,7 @@ class TestOtherMachinery:
         model, inputs = Checkpointed(reentrant=True), torch.randn(5, 4)
         before = _state(model)
         with pytest.raises(CaptureError, match="use_reentrant=False"):
-            capture(model, lambda: record_losses(model(inputs)))
+            capture(model, output_losses, inputs)
         _assert_same(model, before)
 
     def test_a_compiled_model_is_refused_before_it_runs(self) -> None:
@@ -615,7 +621,7 @@ class TestOtherMachinery:
         for at in (None, None, "own"):
             torch.manual_seed(7)
             given = Perturbation(captures[0], 0.0) if at else None
-            captures.append(capture(model, lambda: record_losses(model(inputs)), at=given))
+            captures.append(capture(model, output_losses, inputs, at=given))
         torch.manual_seed(7)
         record_losses(model(inputs)).sum().backward()
         for found in captures:
@@ -652,7 +658,7 @@ class TestOtherMachinery:
         model = _mlp()
         inputs = torch.randn(5, 4).double().requires_grad_()
         for _ in range(2):
-            found = capture(model, lambda: record_losses(model(inputs)))
+            found = capture(model, output_losses, inputs)
             truth = loop(model, inputs.detach())
             torch.testing.assert_close(found.norms(), record_norms(truth), rtol=1e-10, atol=0)
         assert inputs.grad is None
@@ -660,7 +666,7 @@ class TestOtherMachinery:
     def test_inside_no_grad(self) -> None:
         model, inputs = _mlp(), torch.randn(5, 4).double()
         with torch.no_grad():
-            found = capture(model, lambda: record_losses(model(inputs)))
+            found = capture(model, output_losses, inputs)
             assert not torch.is_grad_enabled()
         torch.testing.assert_close(found.norms(), record_norms(loop(model, inputs)))
 
@@ -715,7 +721,7 @@ class TestEscapes:
 
         model, inputs = Custom(), torch.randn(5, 4)
         with pytest.raises(EscapedParameterError, match=r"'scale'.*custom autograd.*freeze"):
-            capture(model, lambda: record_losses(model(inputs)))
+            capture(model, output_losses, inputs)
         model.scale.requires_grad_(False)
         assert_matches_loop(model, inputs)
 
@@ -817,7 +823,7 @@ class TestExtremeRecords:
 
     def test_leaves_the_check_to_a_later_batch_when_it_is_alone(self) -> None:
         model, x = _attention(), 1e6 * torch.randn(1, 6, 8)
-        capture(model, lambda: record_losses(model(x)))
+        capture(model, output_losses, x)
 
         def mixed() -> Tensor:
             output = model(torch.randn(5, 6, 8))
@@ -837,7 +843,7 @@ class TestExtremeRecords:
 
         model, x = SequenceFirst(), torch.randn(6, 6, 4)
         x[5] *= 1e6
-        found = capture(model, lambda: record_losses(model(x))).select(torch.arange(5))
+        found = capture(model, output_losses, x).select(torch.arange(5))
         truth = loop(model, x[:5])
         for name, rows in found.materialise().items():
             torch.testing.assert_close(rows, truth[name], rtol=1e-3, atol=1e-5)
@@ -854,25 +860,25 @@ class TestAt:
                 moved.get_parameter(name).add_(value)
         truth = loop(moved, inputs)
         for _ in range(2):
-            found = capture(model, lambda: record_losses(model(inputs)), at=offset).materialise()
+            found = capture(model, output_losses, inputs, at=offset).materialise()
             for name, rows in truth.items():
                 torch.testing.assert_close(found[name], rows, rtol=1e-10, atol=1e-12)
 
     def test_an_offset_of_an_unknown_parameter_is_refused(self) -> None:
         model, inputs = _mlp(), torch.randn(5, 4).double()
         with pytest.raises(CaptureError, match=r"'nothing'.*not a trainable parameter"):
-            capture(model, lambda: record_losses(model(inputs)), at={"nothing": torch.zeros(2)})
+            capture(model, output_losses, inputs, at={"nothing": torch.zeros(2)})
 
     def test_an_offset_of_the_wrong_shape_is_refused(self) -> None:
         model, inputs = _mlp(), torch.randn(5, 4).double()
         with pytest.raises(CaptureError, match=r"'0\.bias'.*\(1,\).*\(6,\)"):
-            capture(model, lambda: record_losses(model(inputs)), at={"0.bias": torch.zeros(1)})
+            capture(model, output_losses, inputs, at={"0.bias": torch.zeros(1)})
 
     def test_one_scale_for_all_records(self) -> None:
         model, inputs = _mlp(), torch.randn(5, 4).double()
-        first = capture(model, lambda: record_losses(model(inputs)))
+        first = capture(model, output_losses, inputs)
         single, each = (
-            capture(model, lambda: record_losses(model(inputs)), at=Perturbation(first, scale))
+            capture(model, output_losses, inputs, at=Perturbation(first, scale))
             for scale in (0.1, torch.full((5,), 0.1, dtype=torch.float64))
         )
         for name, rows in single.materialise().items():
@@ -901,11 +907,11 @@ class TestAt:
         views = inputs[index]
         if views.is_floating_point():
             views = views + 0.1 * torch.randn_like(views)
-        first = capture(model, lambda: record_losses(model(inputs)))
+        first = capture(model, output_losses, inputs)
         scale = 0.1 / first.norms()
 
         found = capture(
-            model, lambda: record_losses(model(views)), at=Perturbation(first, scale, index)
+            model, output_losses, views, at=Perturbation(first, scale, index)
         ).materialise()
 
         offsets = {name: rows[index] for name, rows in loop(model, inputs).items()}
@@ -919,9 +925,7 @@ class TestAt:
         first = capture(model.eval(), lambda: record_losses(model(inputs)))
         model.train()
         for _ in range(2 if again else 1):
-            found = capture(
-                model, lambda: record_losses(model(inputs)), at=Perturbation(first, 0.1)
-            ).materialise()
+            found = capture(model, output_losses, inputs, at=Perturbation(first, 0.1)).materialise()
         scale = torch.full((5,), 0.1, dtype=torch.float64)
         truth = loop(model, inputs, offsets=first.materialise(), scale=scale)
         for name, rows in truth.items():
@@ -929,12 +933,10 @@ class TestAt:
 
     def test_a_perturbation_by_a_combination(self) -> None:
         model, inputs = _mlp(), torch.randn(5, 4).double()
-        first = capture(model, lambda: record_losses(model(inputs)))
-        second = capture(model, lambda: record_losses(model(2 * inputs)))
+        first = capture(model, output_losses, inputs)
+        second = capture(model, output_losses, 2 * inputs)
         both = type(first).combine([first, second], [0.9, -torch.rand(5).double()])
-        found = capture(
-            model, lambda: record_losses(model(inputs)), at=Perturbation(both, 0.1)
-        ).materialise()
+        found = capture(model, output_losses, inputs, at=Perturbation(both, 0.1)).materialise()
         truth = loop(
             model,
             inputs,

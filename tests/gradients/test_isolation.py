@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from plumbline.gradients.isolation import check_isolation
 from torch import Tensor, nn
 
 from plumbline.gradients import capture
 from plumbline.gradients.errors import CaptureError, RecordsMixError
-from plumbline.gradients.isolation import check_isolation
 from tests.gradients.devices import seeded
 
 Build = Callable[[], nn.Module]

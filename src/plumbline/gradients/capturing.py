@@ -188,9 +188,7 @@ class _Run:
 
 def record_losses(model: nn.Module, loss: Loss, batch: Any, tape: Tape) -> Tensor:
     """Each record's loss, ``[B]``, with the graph that leads to its gradient."""
-    values = for_each_record(
-        lambda record: own_loss(loss(model, record), tape.rows), batch, tape
-    )
+    values = for_each_record(lambda record: own_loss(loss(model, record), tape.rows), batch, tape)
     if torch.is_grad_enabled() and not values.requires_grad:
         raise LossError(
             "The losses do not depend on any trainable parameter (is the model called under "
@@ -268,5 +266,3 @@ def _taken(weights: Mapping[str, Weight], records: int) -> dict[str, Term]:
 def _absent(value: Tensor, records: int) -> Term:
     """The gradients of a parameter that no record uses: zeros, in one number's memory."""
     return Dense(value.new_zeros(()).expand(records, *value.shape))
-
-

@@ -13,10 +13,6 @@ class LossError(CaptureError):
     """The losses are not one number per record."""
 
 
-class BatchDimensionError(CaptureError):
-    """A tensor that meets a parameter, or the result, has no dimension for the records."""
-
-
 class RecordsMixError(CaptureError):
     """An operation makes one record's loss depend on another record."""
 
@@ -26,4 +22,4 @@ class EscapedParameterError(CaptureError):
 
 
 class UnsupportedModelError(CaptureError):
-    """The model cannot be captured at all (compiled, scripted, nothing to train)."""
+    """The model cannot be captured at all (compiled, scripted, nothing to train), or not under ``vmap``."""

@@ -30,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from plumbline.gradients.errors import CaptureError, RecordsMixError, UnsupportedModelError
-from plumbline.gradients.layers import HANDLERS, REWRITES
+from plumbline.gradients.layers import HANDLERS, REFUSALS, REWRITES
 from plumbline.gradients.lowering import has_records
 from plumbline.gradients.tape import Tape, quiet_vmap
 
@@ -83,7 +83,9 @@ _CHECKPOINTED = (
 
 def batch_rows(batch: Any) -> int:
     """The number of rows of a batch: the first dimension of all of its tensors."""
-    lengths = [len(leaf) for leaf in tree_flatten(batch)[0] if isinstance(leaf, Tensor) and leaf.dim()]
+    lengths = [
+        len(leaf) for leaf in tree_flatten(batch)[0] if isinstance(leaf, Tensor) and leaf.dim()
+    ]
     if not lengths:
         raise CaptureError(
             f"The batch, of type {type(batch).__name__}, has no tensors with one row per record. "
@@ -120,6 +122,8 @@ class _OneRecord(TorchFunctionMode):
         """Runs a function by its rule, if it has one."""
         kwargs = kwargs or {}
         result = None
+        if func in REFUSALS:
+            REFUSALS[func](self._tape, *args, **kwargs)
         if func in REWRITES:
             result = HANDLERS[func](self._tape, *args, **kwargs)
         elif (rule := _RULES.get(func)) is not None:
@@ -153,7 +157,9 @@ def _holder(tensor: Tensor) -> str:
             continue
         if isinstance(holder, dict):
             key = next((key for key, value in holder.items() if value is tensor), None)
-            owners = [one for one in gc.get_referrers(holder) if getattr(one, "__dict__", 0) is holder]
+            owners = [
+                one for one in gc.get_referrers(holder) if getattr(one, "__dict__", 0) is holder
+            ]
             if isinstance(key, str) and owners:
                 return f"as '{key}' of {type(owners[0]).__name__}"
         if isinstance(holder, list | tuple | dict | set):
@@ -192,9 +198,7 @@ def _refuse_own_rule(func: Any, args: Sequence[Any]) -> None:
 def _has_own_rule(operator: Any) -> bool:
     if operator.namespace in ("aten", "prims", "prim"):
         return False
-    return bool(
-        torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "FuncTorchBatched")
-    )
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "FuncTorchBatched"))
 
 
 def _hidden(tensor: Tensor, *args: Any, **kwargs: Any) -> str | None:

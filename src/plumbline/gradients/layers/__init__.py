@@ -10,6 +10,9 @@ None to use the general rule in ``general.py``.
 ``in_any_capture=True`` marks a handler that works when every parameter gets per-record values too
 (for Hessian products). ``rewrites=True`` marks one that only expresses its function through other
 torch functions (attention): it runs inside the model, for one record.
+
+``@refuses(F.embedding)`` marks a function that looks at every call inside a model, whether or not a
+parameter is trained there, and raises if the call lets records mix.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ ANYTHING = object()
 HANDLERS: dict[Any, Handler] = {}
 IN_ANY_CAPTURE: set[Any] = set()
 REWRITES: set[Any] = set()
+REFUSALS: dict[Any, Callable[..., None]] = {}
 
 
 def handles(
@@ -49,6 +53,19 @@ def handles(
             if in_any_capture or rewrites:
                 IN_ANY_CAPTURE.add(function)
         return handler
+
+    return register
+
+
+def refuses(*functions: Any) -> Callable[[F], F]:
+    """Registers a function that gets the arguments of every call of some torch functions.
+
+    It raises if the call lets records mix, and returns nothing otherwise.
+    """
+
+    def register(refusal: F) -> F:
+        REFUSALS.update(dict.fromkeys(functions, refusal))
+        return refusal
 
     return register
 

@@ -81,9 +81,7 @@ for _dims, _function in ((1, F.dropout1d), (2, F.dropout2d), (3, F.dropout3d)):
     )
 
 
-def _record_by_record(
-    function: Callable[..., Any], tape: Tape, *args: Any, **kwargs: Any
-) -> Any:
+def _record_by_record(function: Callable[..., Any], tape: Tape, *args: Any, **kwargs: Any) -> Any:
     """Any random function, for each record with the default generator at the record's own seed."""
     in_place = function.__name__.endswith("_") and not function.__name__.endswith("__")
     if in_place and not has_records(args[0]):
