@@ -13,6 +13,12 @@ class LossError(CaptureError):
     """The losses are not one number per record."""
 
 
+CUT_OFF = (
+    "The losses do not depend on any trainable parameter (is the model called under no_grad, or "
+    "its output detached?), so there is no gradient to capture."
+)
+
+
 class RecordsMixError(CaptureError):
     """An operation makes one record's loss depend on another record."""
 
@@ -22,4 +28,4 @@ class EscapedParameterError(CaptureError):
 
 
 class UnsupportedModelError(CaptureError):
-    """The model cannot be captured at all (compiled, scripted, nothing to train), or not under ``vmap``."""
+    """The model cannot be captured: compiled, scripted, nothing to train, not under ``vmap``."""

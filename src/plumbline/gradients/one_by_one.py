@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from plumbline.gradients.errors import LossError
+from plumbline.gradients.errors import CUT_OFF, LossError, UnsupportedModelError
 from plumbline.gradients.model_parts import ModelParts
 from plumbline.gradients.substitution import substituted
 from plumbline.gradients.tape import Offset
@@ -61,7 +61,7 @@ def gradients(
         with seeded(seed), substituted(parts, own), torch.enable_grad():
             value = loss(tree_map(lambda leaf, at=record: _rows(leaf, at, records), batch))
             if not value.requires_grad:
-                raise LossError("The losses do not depend on any trainable parameter.")
+                raise LossError(CUT_OFF)
             vectors = None
             if along is not None:
                 vectors = {k: v if v.shape == own[k].shape else v[record] for k, v in along.items()}
@@ -82,8 +82,16 @@ def _differentiated(
     value: Tensor, own: Mapping[str, Tensor], vectors: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor]:
     """The gradient of one record's loss, or the derivative of ``<gradient, vectors>``."""
-    inputs = list(own.values())
-    first = torch.autograd.grad(value, inputs, create_graph=vectors is not None, allow_unused=True)
+    inputs, twice = list(own.values()), vectors is not None
+    try:
+        first = torch.autograd.grad(value, inputs, create_graph=twice, allow_unused=True)
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+        raise UnsupportedModelError(
+            "The model uses reentrant gradient checkpointing, which runs a backward pass of its "
+            "own. Use checkpoint(..., use_reentrant=False)."
+        ) from error
     if vectors is not None:
         pairs = zip(own, first, strict=True)
         along = [

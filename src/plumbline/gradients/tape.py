@@ -9,10 +9,10 @@ into per-record terms.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.autograd.forward_ad as forward_ad
@@ -23,6 +23,13 @@ from plumbline.gradients.compound import Pulled, merge
 from plumbline.gradients.errors import CaptureError
 from plumbline.gradients.terms import Dense, Term, rows_like
 from plumbline.record_random import Draws
+
+
+class Guard(AbstractContextManager["Guard"], Protocol):
+    """Watches the model's code while it is on (``record_mode.py``)."""
+
+    def refuse_kept(self) -> None:
+        """Refuses a model that kept one of the record's tensors."""
 
 
 class Offset:
@@ -196,6 +203,7 @@ class Tape:
         dense: Whether every parameter gets per-record values (for Hessian products).
         narrow: Whether a layer computed with fewer than 32 bits (autocast).
         call: The call that is being handled, which knows the tensors with records.
+        guard: Sees the model's own code in the backward pass too, once the model has run.
     """
 
     def __init__(
@@ -215,6 +223,7 @@ class Tape:
         self.narrow = False
         self.made: list[Weight] = []
         self.call: Container[object] = ()
+        self.guard: Guard | None = None
         self._edges: list[Any] = []
         self._terms: list[Callable[[Tensor], None]] = []
         self._read: list[tuple[Tensor, int]] = []
@@ -280,9 +289,7 @@ class Tape:
 
         With ``keep`` the graph stays for another pass.
         """
-        gradients = torch.autograd.grad(
-            total, self._edges, allow_unused=True, retain_graph=keep or None
-        )
+        gradients = self.differentiated(total, self._edges, retain_graph=keep or None)
         self._refuse_overwritten()
         with torch.no_grad():
             for gradient, terms in zip(gradients, self._terms, strict=True):
@@ -293,12 +300,21 @@ class Tape:
         if not keep:
             self.release()
 
+    def differentiated(
+        self, total: Tensor, inputs: Sequence[Any], **options: Any
+    ) -> tuple[Tensor | None, ...]:
+        """Autograd's gradients; None for inputs that ``total`` does not depend on."""
+        with self.guard or nullcontext():
+            return torch.autograd.grad(total, inputs, allow_unused=True, **options)
+
     def release(self) -> None:
         """Frees the graph."""
         self.made.clear()
         self._terms.clear()
         self._edges.clear()
         self._read.clear()
+        if self.guard is not None:
+            self.guard.refuse_kept()
 
     def _refuse_overwritten(self) -> None:
         for tensor, version in self._read:

@@ -290,20 +290,14 @@ def test_rows_of_a_parameter_chosen_by_the_record() -> None:
 
 
 class Unvmappable(nn.Module):
-    """Reads a value of its input as a Python number, which vmap refuses."""
+    """Chooses slopes by a mask of the record's, which vmap refuses: their number may differ."""
 
     def __init__(self) -> None:
         super().__init__()
         self.slope = nn.Parameter(torch.randn(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        return _signed(x, self.slope)
-
-
-def _signed(x: Tensor, slope: Tensor) -> Tensor:
-    if torch.overrides.has_torch_function((x, slope)):
-        return torch.overrides.handle_torch_function(_signed, (x, slope), x, slope)
-    return x * slope if x.sum().item() > 0 else -(x * slope).tanh()
+        return x[:, :2] * self.slope[x[0] > x[0].sort().values[1]]
 
 
 def test_what_vmap_cannot_do_runs_record_by_record_with_one_warning(

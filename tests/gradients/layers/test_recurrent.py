@@ -166,7 +166,7 @@ def test_a_classifier_on_the_last_state(
     def losses(own: nn.Module, inputs: Tensor) -> Tensor:
         return record_losses(own(inputs if batch_first else inputs.transpose(0, 1)))
 
-    assert_matches_loop(model, x, losses=losses, records=3)
+    assert_matches_loop(model, x, losses=losses)
 
 
 @PRECISIONS

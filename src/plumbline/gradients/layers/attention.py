@@ -88,6 +88,12 @@ def multi_head_attention(
     return F.linear(attended, out_proj_weight, out_proj_bias).transpose(0, 1), weights
 
 
+@handles(torch._nested_tensor_from_mask_left_aligned, rewrites=True)
+def never_nested(tape: Tape, tensor: Tensor, mask: Tensor) -> bool:
+    """Whether ``nn.TransformerEncoder`` may drop padding: its sizes would depend on the data."""
+    return False
+
+
 @handles(F.scaled_dot_product_attention, rewrites=True)
 def attention(
     tape: Tape,

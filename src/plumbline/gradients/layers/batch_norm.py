@@ -38,7 +38,7 @@ def batch_norm(
     if training and tape.rows == 1:
         known = tape.weight(weight) or tape.weight(bias)
         raise RecordsMixError(
-            f"A batch normalisation{f' (with {known.name!r})' if known else ''} is in training "
+            f"The batch normalisation{f' of {known.name!r}' if known else ''} is in training "
             "mode, where every record's output depends on the whole batch. Use GroupNorm "
             "(plumbline.suggest_fixes(model) does), or put the layer in evaluation mode."
         )
