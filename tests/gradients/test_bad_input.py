@@ -134,7 +134,7 @@ def test_rows_that_do_not_fit_the_batch(model: nn.Module, rows: int) -> None:
 
 
 def test_another_isolation_is_refused(model: nn.Module) -> None:
-    with pytest.raises(ValueError, match="'tested'.*'vmap' or 'loop'"):
+    with pytest.raises(ValueError, match=r"'tested'.*'vmap' or 'loop'"):
         capture(model, output_losses, inputs(), isolation="tested")  # type: ignore[arg-type]
 
 

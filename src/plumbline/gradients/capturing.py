@@ -121,7 +121,7 @@ def capture(
         shared = at if isinstance(at, Mapping) else None
         losses, dense = one_by_one.gradients(
             parts, lambda record: own_loss(loss(model, record), rows), batch,
-            records, offsets=offsets, shared=shared, random=random,
+            records, rows=rows, offsets=offsets, shared=shared, random=random,
         )  # fmt: skip
         return PerSampleGradients({k: Dense(v) for k, v in dense.items()}, records, losses)
     confirmed = _CONFIRMED.setdefault(model, set())

@@ -71,9 +71,7 @@ class AutogradCheck:
             inputs = [weights[name].value for name in names]
             inputs += [parameters[name] for name in names] + [tracked[name] for name in names]
             # Retained: gradients of computed weights are pulled back through the graph later.
-            gradients = tape.differentiated(
-                (self.weights * losses).sum(), inputs, retain_graph=True
-            )
+            gradients = tape.differentiated((self.weights * losses).sum(), inputs, keep=True)
         count = len(names)
         self._reference = dict(zip(names, gradients[:count], strict=True))
         beside = zip(gradients[count : 2 * count], gradients[2 * count :], strict=True)

@@ -71,7 +71,7 @@ def hvp(
     if isolation == "loop":
         losses, products = one_by_one.gradients(
             parts, lambda record: own_loss(loss(model, record), rows), batch,
-            records, along=vectors, random=None if random is None else random(),
+            records, rows=rows, along=vectors, random=None if random is None else random(),
         )  # fmt: skip
         return PerSampleGradients({k: Dense(v) for k, v in products.items()}, records, losses)
 
@@ -116,7 +116,7 @@ def _products(
     ):
         values = record_losses(model, loss, batch, tape)
         met = {name: weight.own for name, weight in weights.items() if weight.own is not None}
-        first = tape.differentiated(values.sum(), list(met.values()), create_graph=not forward)
+        first = tape.differentiated(values.sum(), list(met.values()), twice=not forward)
         if forward:
             second = tuple(None if one is None else _parts(one)[1] for one in first)
         else:

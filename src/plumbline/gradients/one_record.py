@@ -16,7 +16,7 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from plumbline.gradients.errors import CaptureError, LossError
-from plumbline.gradients.lowering import has_records
+from plumbline.gradients.lowering import by_record, has_records
 from plumbline.gradients.record_mode import RecordMode
 from plumbline.gradients.tape import Tape, quiet_vmap
 from plumbline.gradients.vmap_errors import CHECKPOINTED, explained
@@ -36,7 +36,7 @@ def for_each_record(function: Callable[[Any], Tensor], batch: Any, tape: Tape) -
     """
     leaves, spec = tree_flatten(batch)
     places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.dim()]
-    rows = [leaves[at].reshape(tape.records, tape.rows, *leaves[at].shape[1:]) for at in places]
+    rows = [by_record(leaves[at], tape.records) for at in places]
     mode = RecordMode(tape)
 
     def one(*own: Tensor) -> Tensor:

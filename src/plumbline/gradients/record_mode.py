@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._functorch.autograd_function import custom_function_call
-from torch._ops import OpOverload, OpOverloadPacket, _compute_keyset
+from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import _compute_keyset as _untyped_key_set
 from torch.overrides import TorchFunctionMode
 
 from plumbline.gradients.errors import RecordsMixError, UnsupportedModelError
@@ -33,6 +34,28 @@ from plumbline.gradients.tape import Tape
 from plumbline.gradients.tracked import Tracked
 
 T = TypeVar("T")
+key_set: Callable[..., Any] = _untyped_key_set
+
+
+class RefusingMode(TorchFunctionMode):
+    """Refuses functions that let records mix, for records that run one after the other."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self._tape = Tape(1, rows=rows)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Runs a function that is not refused."""
+        kwargs = kwargs or {}
+        if func in REFUSALS:
+            REFUSALS[func](self._tape, *args, **kwargs)
+        return func(*args, **kwargs)
 
 
 class RecordMode(TorchFunctionMode):
@@ -102,12 +125,13 @@ class RecordMode(TorchFunctionMode):
         with self:
             if any(isinstance(one, Tracked) for one in args):
                 return Tracked.__torch_function__(custom_function_call, (Tracked,), given, kwargs)
-            keys = _compute_keyset(given, kwargs, custom_function_call.non_fallthrough_keys)
-            result = custom_function_call.dispatch(keys.highestPriorityTypeId(), *given, **kwargs)
+            operator: Any = custom_function_call
+            keys = key_set(given, kwargs, operator.non_fallthrough_keys)
+            result = operator.dispatch(keys.highestPriorityTypeId(), *given, **kwargs)
         return self.noted(result)
 
 
-def _is_records(value: object) -> bool:
+def _is_records(value: Any) -> bool:
     """Whether an object of any kind is a tensor of a record."""
     return issubclass(type(value), Tensor) and has_records(value)
 
@@ -134,6 +158,11 @@ _KEYS = ("FuncTorchBatched", "FuncTorchVmapMode", "FuncTorchBatchedDecomposition
 
 def _refuse_opaque(func: Any) -> None:
     """Refuses a function whose code, or whose rule for ``vmap``, would see the whole batch."""
+    if func in _HOOKS:
+        raise UnsupportedModelError(
+            "The model puts a hook on a tensor (register_hook, retain_grad), which would see the "
+            'gradients of all records. Leave it out, or use isolation="loop".'
+        )
     if isinstance(func, FunctionType):
         if not func.__module__.startswith("torch"):
             raise UnsupportedModelError(
@@ -142,9 +171,9 @@ def _refuse_opaque(func: Any) -> None:
                 'isolation="loop".'
             )
     elif isinstance(func, OpOverload | OpOverloadPacket):
-        overloads = [func]
+        overloads: list[Any] = [func]
         if isinstance(func, OpOverloadPacket):
-            overloads = [getattr(func, overload) for overload in func.overloads()]
+            overloads = [getattr(func, name) for name in func._overload_names]
         for one in overloads:
             if one.namespace not in ("aten", "prims", "prim") and any(
                 torch._C._dispatch_has_kernel_for_dispatch_key(one.name(), key) for key in _KEYS
@@ -165,21 +194,11 @@ def _hidden(tensor: Tensor, *args: Any, **kwargs: Any) -> str:
     return f"a record's tensor of shape {tuple(tensor.shape)}"
 
 
-def _refuse_hook(tensor: Tensor, *args: Any, **kwargs: Any) -> None:
-    raise UnsupportedModelError(
-        "The model puts a hook on a tensor (register_hook, retain_grad), which would see the "
-        "gradients of all records. Leave it out, or use "
-        'isolation="loop".'
-    )
-
-
+_HOOKS = {Tensor.register_hook, Tensor.register_post_accumulate_grad_hook, Tensor.retain_grad}
 _RULES: dict[Any, Callable[..., Any]] = {
     Tensor.__repr__: _hidden,
     Tensor.__format__: _hidden,
     Tensor.__iter__: lambda tensor: iter(tensor.unbind(0)),
     Tensor.data.__get__: Tensor.detach,  # type: ignore[attr-defined]
-    Tensor.grad_fn.__get__: lambda tensor: None,  # type: ignore[attr-defined]
-    Tensor.register_hook: _refuse_hook,
-    Tensor.register_post_accumulate_grad_hook: _refuse_hook,
-    Tensor.retain_grad: _refuse_hook,
+    Tensor.grad_fn.__get__: lambda tensor: None,  # type: ignore[union-attr]
 }

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
 from plumbline.gradients.compound import Pulled, merge
 from plumbline.gradients.errors import CaptureError
@@ -289,7 +289,7 @@ class Tape:
 
         With ``keep`` the graph stays for another pass.
         """
-        gradients = self.differentiated(total, self._edges, retain_graph=keep or None)
+        gradients = self.differentiated(total, self._edges, keep=keep)
         self._refuse_overwritten()
         with torch.no_grad():
             for gradient, terms in zip(gradients, self._terms, strict=True):
@@ -301,11 +301,18 @@ class Tape:
             self.release()
 
     def differentiated(
-        self, total: Tensor, inputs: Sequence[Any], **options: Any
+        self, total: Tensor, inputs: Sequence[Any], *, keep: bool = False, twice: bool = False
     ) -> tuple[Tensor | None, ...]:
-        """Autograd's gradients; None for inputs that ``total`` does not depend on."""
+        """Autograd's gradients; None for inputs that ``total`` does not depend on.
+
+        With ``keep`` the graph stays for another pass; with ``twice`` the gradients have one too.
+        """
+        # Not torch.autograd.grad: it is a torch function itself, in which the guard is off.
         with self.guard or nullcontext():
-            return torch.autograd.grad(total, inputs, allow_unused=True, **options)
+            return _engine_run_backward(
+                (total,), (torch.ones_like(total),), keep or twice, twice, tuple(inputs),
+                allow_unreachable=True, accumulate_grad=False,
+            )  # fmt: skip
 
     def release(self) -> None:
         """Frees the graph."""

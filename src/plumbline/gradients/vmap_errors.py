@@ -17,14 +17,21 @@ CHECKPOINTED = (
     'saves more memory; or use isolation="loop".'
 )
 
+_IN_PLACE = (
+    "It writes a record's values into a tensor that all records share. Make a new tensor instead "
+    "(y = y + x, torch.cat), or one of the record's own (torch.zeros_like(x))"
+)
 _REMEDIES = {
     "random operation": (
         "It draws random numbers in a way that has no rule for one record. Draw them with "
         "torch.rand, torch.randn_like, F.dropout and the like, without a generator"
     ),
-    "vmap: inplace": (
-        "It writes a record's values into a tensor that all records share. Make a new tensor "
-        "instead (y = y + x, torch.cat), or one of the record's own (torch.zeros_like(x))"
+    "(self, *extra_args)": _IN_PLACE,
+    "the fallback doesn't work on out=": _IN_PLACE,
+    "doesn't match the broadcast shape": _IN_PLACE,
+    "does not require grad and does not have a grad_fn": (
+        "It differentiates within the model. Use torch.func.grad or torch.func.vjp, on functions "
+        "that do not use the model's parameters"
     ),
     "setup_context": (
         "Let torch generate the function's rule (generate_vmap_rule = True, with setup_context), "
@@ -42,7 +49,9 @@ _SIGNS = (
     "functorch",
     "Cannot access data pointer of Tensor",
     "dynamic shape",
+    *_REMEDIES,
 )
+_STANDARD = Path(traceback.__file__).parent
 _TORCH, _OURS = Path(torch.__file__).parent, Path(__file__).parent
 
 
@@ -63,7 +72,7 @@ def explained() -> Iterator[None]:
         remedy = next((_REMEDIES[sign] for sign in _REMEDIES if sign in message), _REMEDY)
         raise UnsupportedModelError(
             f"{_line(frames)} cannot run for one record under torch.vmap, which keeps records "
-            f"apart by construction: {message.splitlines()[0].strip()} {remedy}; or use "
+            f"apart by construction: {message.splitlines()[0].strip(' .')}. {remedy}; or use "
             'isolation="loop", which runs one record at a time and is slower.'
         ) from error
 
@@ -76,6 +85,6 @@ def _line(frames: traceback.StackSummary) -> str:
     """The last line of the user's own code that an error came through."""
     for frame in reversed(frames):
         file = Path(frame.filename)
-        if file.is_file() and _TORCH not in file.parents and _OURS not in file.parents:
+        if file.is_file() and file.parent != _STANDARD and not {_TORCH, _OURS} & {*file.parents}:
             return f"The line {file.name}:{frame.lineno} ({(frame.line or '').strip()})"
     return "A part of the model"

@@ -49,7 +49,8 @@ def dropped(tape: Tape, tensor: Tensor, p: float, shape: tuple[int, ...] | None 
     def on_batch(call: Lowered, args: Any, kwargs: Any) -> Tensor:
         return kept(tape, shape, p, tensor)
 
-    return tensor * _of_each_record(tape, on_batch)
+    mask: Tensor = _of_each_record(tape, on_batch)
+    return tensor * mask
 
 
 @handles(F.dropout, torch.dropout, rewrites=True)

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.gradients.errors import UnsupportedModelError
-from plumbline.gradients.layers import handles, refuses
+from plumbline.gradients.layers import handles
 from plumbline.gradients.layers.linear import Outer
 from plumbline.gradients.layers.random import kept
-from plumbline.gradients.lowering import Lowered, has_records, lowered
+from plumbline.gradients.lowering import Lowered, by_record, has_records, lowered
 from plumbline.gradients.tape import Tape, Weight
 from plumbline.gradients.terms import Dense
 
@@ -86,7 +86,7 @@ handles(torch.gru_cell, rewrites=True)(partial(_cell, "gru"))
 handles(torch.lstm_cell, rewrites=True)(partial(_cell, "lstm"))
 
 
-@refuses(torch._pack_padded_sequence)
+@handles(torch._pack_padded_sequence, rewrites=True)
 def refuse_packed(tape: Tape, *args: Any, **kwargs: Any) -> None:
     """Refuses packed sequences: their sizes depend on the data."""
     raise UnsupportedModelError(
@@ -134,9 +134,9 @@ def _layers(
                 several = steps.shape[1] // tape.records
                 mask = kept(tape, (steps.shape[0], several, steps.shape[2]), dropout, steps)
                 steps = steps * mask.transpose(0, 1).flatten(1, 2)
-        output = steps.transpose(0, 1).unflatten(0, (tape.records, -1))  # [B, N, T, H]
+        output = by_record(steps.transpose(0, 1), tape.records)  # [B, N, T, H]
         last = [
-            torch.stack(parts, 1).unflatten(0, (tape.records, -1)).transpose(1, 2)
+            by_record(torch.stack(parts, 1), tape.records).transpose(1, 2)
             for parts in zip(*ends, strict=True)
         ]
         return output if batch_first else output.transpose(1, 2), *last
