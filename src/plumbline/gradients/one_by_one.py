@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from plumbline.gradients.errors import CUT_OFF, LossError, UnsupportedModelError
 from plumbline.gradients.lowering import by_record
 from plumbline.gradients.model_parts import ModelParts
-from plumbline.gradients.record_mode import RefusingMode
+from plumbline.gradients.record_mode import LoopMode
 from plumbline.gradients.substitution import substituted
 from plumbline.gradients.tape import Offset
 from plumbline.record_random import Draws, seeded
@@ -62,7 +62,7 @@ def gradients(
             if name in moved:
                 value += moved[name][record]
             own[name] = value.requires_grad_()
-        with seeded(seed), substituted(parts, own), torch.enable_grad(), RefusingMode(rows):
+        with seeded(seed), substituted(parts, own), torch.enable_grad(), LoopMode(rows):
             value = loss(tree_map(lambda leaf, at=record: _rows(leaf, at, records), batch))
             if not value.requires_grad:
                 raise LossError(CUT_OFF)

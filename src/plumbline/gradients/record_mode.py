@@ -28,7 +28,7 @@ from torch._ops import _compute_keyset as _untyped_key_set
 from torch.overrides import TorchFunctionMode
 
 from plumbline.gradients.errors import RecordsMixError, UnsupportedModelError
-from plumbline.gradients.layers import HANDLERS, REFUSALS, REWRITES
+from plumbline.gradients.layers import HANDLERS, IN_LOOP, REFUSALS, REWRITES
 from plumbline.gradients.lowering import has_records, is_lowered
 from plumbline.gradients.tape import Tape
 from plumbline.gradients.tracked import Tracked
@@ -37,8 +37,8 @@ T = TypeVar("T")
 key_set: Callable[..., Any] = _untyped_key_set
 
 
-class RefusingMode(TorchFunctionMode):
-    """Refuses functions that let records mix, for records that run one after the other."""
+class LoopMode(TorchFunctionMode):
+    """For records that run one after the other: refuses functions that let them mix."""
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -55,6 +55,8 @@ class RefusingMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in REFUSALS:
             REFUSALS[func](self._tape, *args, **kwargs)
+        if func in IN_LOOP:
+            return HANDLERS[func](self._tape, *args, **kwargs)
         return func(*args, **kwargs)
 
 
