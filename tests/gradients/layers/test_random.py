@@ -1,4 +1,4 @@
-"""Random functions inside a model: a record's numbers depend on nothing but the record and the key."""
+"""Random functions inside a model: a record's numbers depend on the record and the key alone."""
 
 from __future__ import annotations
 
