@@ -320,8 +320,9 @@ class Tape:
         self._terms.clear()
         self._edges.clear()
         self._read.clear()
-        if self.guard is not None:
-            self.guard.refuse_kept()
+        guard, self.guard = self.guard, None  # the guard knows the tape: no cycle may stay
+        if guard is not None:
+            guard.refuse_kept()
 
     def _refuse_overwritten(self) -> None:
         for tensor, version in self._read:
