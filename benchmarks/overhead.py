@@ -25,7 +25,6 @@ from benchmarks.contestants import Settings  # noqa: E402
 from benchmarks.contestants.ours import DPSGD  # noqa: E402
 from benchmarks.models import WORKLOADS  # noqa: E402
 from benchmarks.timing import Pace, Race, Spread  # noqa: E402
-from plumbline.gradients import capture  # noqa: E402
 
 RECORDS, STEPS = 60_000, 100_000
 TARGETS = {"secure": 0.30, "seeded": 0.10}
@@ -36,7 +35,7 @@ class Core(DPSGD):
 
     def step(self) -> None:
         """Capture, norms, clipped sum, optimizer."""
-        gradients = capture(self.model, self.losses, records=len(self.y))
+        gradients = self.captured()
         clipped = gradients.sum((self.settings.clip / gradients.norms()).clamp(max=1.0))
         for name, parameter in self.named.items():
             parameter.grad = clipped[name].div_(len(self.y))

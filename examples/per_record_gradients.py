@@ -33,6 +33,12 @@ def network() -> nn.Module:
     )
 
 
+def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """One loss per row; a capture calls it with one record, so that records cannot mix."""
+    x, y = batch
+    return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+
 def accuracy(model: nn.Module, x: Tensor, y: Tensor, group: Tensor) -> str:
     """Accuracy by group, as text."""
     right = model(x).argmax(1) == y
@@ -54,7 +60,7 @@ def main() -> None:
     print(f"Without privacy:  {accuracy(model, x, y, group)}")
 
     # Every record's gradient: one forward and one backward pass, nothing of size batch x weights.
-    gradients = capture(model, lambda: loss(model(x), y))
+    gradients = capture(model, losses, (x, y))
     norms = gradients.norms()
     factors = (CLIP / norms).clamp(max=1)
     print(f"\nEvery record's gradient at these weights, clipped at {CLIP}:")
@@ -73,7 +79,7 @@ def main() -> None:
         )
 
     # Each record at its own weights, theta + 0.02 g_i / |g_i|, in one more pass (BAM's ascent).
-    ascent = capture(model, lambda: loss(model(x), y), at=Perturbation(gradients, 0.02 / norms))
+    ascent = capture(model, losses, (x, y), at=Perturbation(gradients, 0.02 / norms))
     rise = (ascent.losses - gradients.losses).mean()
     print(f"  moving each record 0.02 along its own gradient raises its loss by {rise:.4f}")
     print()

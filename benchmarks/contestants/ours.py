@@ -7,7 +7,7 @@ without `make_private` too: capture, norms, clipped sum, ordinary torch noise, o
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.contestants.base import Settings
@@ -25,13 +25,19 @@ class DPSGD:
         self.named = dict(self.model.named_parameters())
         self.optimizer = torch.optim.SGD(self.named.values(), lr=settings.learning_rate)
 
-    def losses(self) -> Tensor:
-        """One loss per record, `[B]`."""
-        return F.cross_entropy(self.model(self.x), self.y, reduction="none")
+    @staticmethod
+    def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        """One loss per row of a batch."""
+        x, y = batch
+        return F.cross_entropy(model(x), y, reduction="none")
+
+    def captured(self, at: Perturbation | None = None) -> PerSampleGradients:
+        """Each record's gradient."""
+        return capture(self.model, self.losses, (self.x, self.y), at)
 
     def step(self) -> None:
         """One DP-SGD step."""
-        self._release(capture(self.model, self.losses, records=len(self.y)))
+        self._release(self.captured())
 
     def parameters(self) -> dict[str, Tensor]:
         """Copies of the weights by name."""
@@ -53,6 +59,5 @@ class BAM(DPSGD):
 
     def step(self) -> None:
         """One BAM step: an ascent per record, then DP-SGD on what is found there."""
-        first = capture(self.model, self.losses, records=len(self.y))
-        ascent = Perturbation(first, self.settings.radius / first.norms())
-        self._release(capture(self.model, self.losses, at=ascent))
+        first = self.captured()
+        self._release(self.captured(Perturbation(first, self.settings.radius / first.norms())))

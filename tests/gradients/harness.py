@@ -16,8 +16,10 @@ from unittest import mock
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
 
 from plumbline.gradients import KERNELS, PerSampleGradients, Perturbation, capture
+from plumbline.record_random import Draws
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 Losses = Callable[[nn.Module, Inputs], Tensor]
@@ -155,6 +157,25 @@ def record_losses(output: object, batch_dim: int = 0) -> Tensor:
     rows = rows.float() if rows.dtype == torch.bfloat16 else rows
     weights = torch.cos(torch.arange(rows.shape[1], device=rows.device) * 1.7).to(rows.dtype)
     return (weights * rows + (0.6 + 0.4 * weights.flip(0)) * rows.square()).mean(1)
+
+
+def output_losses(model: nn.Module, batch: Inputs) -> Tensor:
+    """``record_losses`` of the model's output: the loss that most tests capture."""
+    return record_losses(called(model, batch))
+
+
+def assert_unmoved_by_others(
+    model: nn.Module, batch: Any, losses: Callable[[nn.Module, Any], Tensor] = output_losses
+) -> None:
+    """Another last record leaves every other record's gradient bit-identical, dropout included."""
+    records = len(tree_leaves(batch)[0])
+    other = tree_map(lambda x: torch.cat([x[:-1], x[:1]]), batch)
+    found = [
+        capture(model, losses, given, random=Draws(torch.arange(records), "unmoved")).materialise()
+        for given in (batch, batch, other)  # the first capture of a model takes another way
+    ][1:]
+    for name, rows in found[0].items():
+        assert torch.equal(rows[:-1], found[1][name][:-1]), name
 
 
 @contextmanager

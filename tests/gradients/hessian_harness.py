@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from plumbline.gradients import hvp
@@ -30,13 +30,12 @@ def assert_hessian_products_match_loop(
         for name, p in parameters.items()
     }
 
-    found = hvp(
-        model,
-        lambda: record_losses(called(model, inputs), batch_dim),
-        vectors,
-        records=records,
-        mode=mode,
-    ).materialise()
+    def losses(model: nn.Module, record: Inputs) -> Tensor:
+        given = _mapped(record, lambda x: x.movedim(0, batch_dim))
+        return record_losses(called(model, given), batch_dim)
+
+    batch = _mapped(inputs, lambda x: x.movedim(batch_dim, 0))
+    found = hvp(model, losses, batch, vectors, mode=mode).materialise()
 
     for i in range(records):
         record = _mapped(inputs, lambda x, i=i: x.narrow(batch_dim, i, 1))

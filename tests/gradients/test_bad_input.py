@@ -15,14 +15,14 @@ from plumbline.gradients import (
     capture,
 )
 from tests.gradients.devices import seeded
-from tests.gradients.harness import record_losses
+from tests.gradients.harness import output_losses, record_losses
 
 
 @pytest.fixture(params=[False, True], ids=["first capture", "later capture"])
 def model(request: pytest.FixtureRequest) -> nn.Module:
     net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
     if request.param:
-        capture(net, lambda: record_losses(net(torch.randn(7, 4))))
+        capture(net, output_losses, torch.randn(7, 4))
     return net
 
 
@@ -32,75 +32,74 @@ def inputs() -> Tensor:
 
 def test_a_scalar_loss(model: nn.Module) -> None:
     labels = torch.tensor([0, 1, 1, 0, 1])
-    with pytest.raises(LossError, match=r'one loss per record.*shape \(\).*reduction="none"'):
-        capture(model, lambda: F.cross_entropy(model(inputs()), labels))
+
+    def losses(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(net(batch[0]), batch[1])
+
+    # Of one record, a mean is the loss itself: there is nobody to be reduced with.
+    found = capture(model, losses, (inputs(), labels))
+    expected = F.cross_entropy(model(inputs()), labels, reduction="none")
+    torch.testing.assert_close(found.losses, expected.detach())
+    with pytest.raises(LossError, match=r"batch of 5 must have shape \[5\].*shape \(\)"):
+        capture(model, losses, (inputs(), labels), rows=5)
 
 
 @pytest.mark.parametrize(
     "losses",
     [
         lambda output: torch.cat([output.sum(1), output.sum(1)]),
-        lambda output: output.sum(1)[:3],
+        lambda output: output.sum(1)[:0],
         lambda output: output.flatten(),
     ],
     ids=["too many", "too few", "one per output"],
 )
 def test_a_loss_of_the_wrong_length(model: nn.Module, losses: Callable[[Tensor], Tensor]) -> None:
-    with pytest.raises(LossError, match=r"\d+ losses for a batch of 5.*one loss per record"):
-        capture(model, lambda: losses(model(inputs())), records=5)
-
-
-@pytest.mark.parametrize(
-    "losses",
-    [lambda output: torch.cat([output.sum(1)] * 2), lambda output: output.sum(1)[:3]],
-    ids=["too many", "too few"],
-)
-def test_a_loss_of_the_wrong_length_when_nobody_gave_the_number_of_records(
-    model: nn.Module, losses: Callable[[Tensor], Tensor]
-) -> None:
-    with pytest.raises(CaptureError, match=r"losses for a batch of 5 records"):
-        capture(model, lambda: losses(model(inputs())))
+    with pytest.raises(LossError, match=r"batch of 1 must have shape \[1\], one loss per record"):
+        capture(model, lambda net, x: losses(net(x)), inputs())
 
 
 def test_a_loss_per_record_with_a_second_dimension(model: nn.Module) -> None:
-    with pytest.raises(LossError, match=r"one loss per record.*\(5, 1\).*to one number"):
-        capture(model, lambda: model(inputs()).sum(1, keepdim=True))
+    with pytest.raises(LossError, match=r"one loss per record.*\(1, 1\).*to one number"):
+        capture(model, lambda net, x: net(x).sum(1, keepdim=True), inputs())
 
 
 def test_a_loss_per_token() -> None:
     net = nn.Linear(4, 3)
     tokens = torch.randn(5, 7, 4)
-    with pytest.raises(LossError, match=r"\(5, 7\).*one number"):
-        capture(net, lambda: net(tokens).sum(2))
-    with pytest.raises(CaptureError, match=r"35 losses for a batch of 5.*tokens"):
-        capture(net, lambda: net(tokens).sum(2).flatten(), records=5)
+    with pytest.raises(LossError, match=r"\(1, 7\).*one number"):
+        capture(net, lambda net, x: net(x).sum(2), tokens)
+    with pytest.raises(LossError, match=r"\(7,\).*one number"):
+        capture(net, lambda net, x: net(x).sum(2).flatten(), tokens)
 
 
 @pytest.mark.parametrize("value", [None, 0.5, [1.0, 2.0], "loss"])
 def test_no_tensor_at_all(model: nn.Module, value: object) -> None:
-    def losses() -> Tensor:
-        model(inputs())
+    def losses(net: nn.Module, x: Tensor) -> Tensor:
+        net(x)
         return value  # type: ignore[return-value]
 
-    with pytest.raises(LossError, match=rf"tensor of shape \[B\], got {type(value).__name__}"):
-        capture(model, losses)
+    message = rf"tensor with one number per record, got {type(value).__name__}"
+    for isolation in ("vmap", "loop"):
+        with pytest.raises(LossError, match=message):
+            capture(model, losses, inputs(), isolation=isolation)  # type: ignore[arg-type]
 
 
 def test_losses_that_do_not_depend_on_the_model(model: nn.Module) -> None:
     with pytest.raises(LossError, match=r"do not depend on any trainable parameter.*detached"):
-        capture(model, lambda: inputs().sum(1))
+        capture(model, lambda net, x: x.sum(1), inputs())
 
 
 @pytest.mark.parametrize("how", ["no_grad", "detach"])
 def test_losses_that_are_cut_off(model: nn.Module, how: str) -> None:
-    def losses() -> Tensor:
+    def losses(net: nn.Module, x: Tensor) -> Tensor:
         if how == "detach":
-            return record_losses(model(inputs()).detach())
+            return record_losses(net(x).detach())
         with torch.no_grad():
-            return record_losses(model(inputs()))
+            return record_losses(net(x))
 
-    with pytest.raises(LossError, match="no_grad, or its output detached"):
-        capture(model, losses)
+    for isolation in ("vmap", "loop"):
+        with pytest.raises(LossError, match="no_grad, or its output detached"):
+            capture(model, losses, inputs(), isolation=isolation)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_losses_that_are_cut_off(model: nn.Module, how: str) -> None:
 def test_no_trainable_parameter(build: Callable[[], nn.Module]) -> None:
     net = build()
     with pytest.raises(UnsupportedModelError, match=r"no trainable parameter.*Unfreeze"):
-        capture(net, lambda: pytest.fail("it ran"))
+        capture(net, lambda net, x: pytest.fail("it ran"), inputs())
 
 
 class TwoInputs(nn.Module):
@@ -121,27 +120,33 @@ class TwoInputs(nn.Module):
         return self.left(left) + self.right(right)
 
 
-@pytest.mark.parametrize("records", [None, 5, 7])
-def test_inputs_whose_batch_dimensions_differ(records: int | None) -> None:
-    class Model(TwoInputs):
-        def forward(self, left: Tensor, right: Tensor) -> Tensor:
-            # A model that torch itself would not stop.
-            return self.left(left)[:5] + self.right(right)[:5]
-
-    net = Model()
-    left, right = torch.randn(5, 4), torch.randn(7, 5)
-    with pytest.raises(
-        CaptureError, match=r"'(left|right)\..*same batch dimension|5 losses for a batch of 7"
-    ):
-        capture(net, lambda: record_losses(net(left, right)), records=records)
-
-
-@pytest.mark.parametrize("records", [None, 5, 7])
-def test_inputs_whose_batch_dimensions_do_not_fit(records: int | None) -> None:
+def test_inputs_whose_batch_dimensions_differ() -> None:
     net = TwoInputs()
     left, right = torch.randn(5, 4), torch.randn(7, 5)
-    with pytest.raises(RuntimeError, match=r"size of tensor a \(5\)"):  # the model's own error
-        capture(net, lambda: record_losses(net(left, right)), records=records)
+    with pytest.raises(CaptureError, match=r"5 and 7 rows.*one row per record.*in its first"):
+        capture(net, output_losses, (left, right))
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4, 0, -1])
+def test_rows_that_do_not_fit_the_batch(model: nn.Module, rows: int) -> None:
+    with pytest.raises(CaptureError, match=rf"rows={rows}.*5 rows"):
+        capture(model, output_losses, inputs(), rows=rows)
+
+
+def test_another_isolation_is_refused(model: nn.Module) -> None:
+    with pytest.raises(ValueError, match=r"'tested'.*'vmap' or 'loop'"):
+        capture(model, output_losses, inputs(), isolation="tested")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("batch", [None, [], "text", {"name": "kept"}, torch.tensor(3.0)])
+def test_a_batch_without_rows(model: nn.Module, batch: object) -> None:
+    with pytest.raises(CaptureError, match=r"has no tensors with one row per record"):
+        capture(model, output_losses, batch)
+
+
+def test_the_models_own_error_stays_as_it_is(model: nn.Module) -> None:
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        capture(model, output_losses, torch.randn(5, 3))
 
 
 class IgnoresItsInput(nn.Module):
@@ -156,29 +161,21 @@ class IgnoresItsInput(nn.Module):
 def test_a_module_that_ignores_its_records() -> None:
     net = IgnoresItsInput()
     with pytest.raises(LossError, match=r"'answer' but on no record.*ignores its input"):
-        capture(net, lambda: net(inputs()[:3]))
+        capture(net, lambda net, x: net(x).sum(), inputs()[:3])
 
 
-def test_a_layer_that_averages_the_batch_first() -> None:
-    class Averages(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(4, 5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.linear(x.mean(0, keepdim=True))[0]
-
-    net = Averages()
-    with pytest.raises(CaptureError, match=r"'linear\.weight'|on no record"):
-        capture(net, lambda: net(inputs()))
+def test_a_loss_that_ignores_its_records(model: nn.Module) -> None:
+    with pytest.raises(LossError, match="does not depend on the record's data"):
+        capture(model, lambda net, x: torch.ones(1), inputs())
 
 
 def test_a_perturbation_by_another_number_of_records(model: nn.Module) -> None:
-    gradients = capture(model, lambda: record_losses(model(inputs())))
-    with pytest.raises(CaptureError, match="5 losses for a batch of 3 records"):
+    gradients = capture(model, output_losses, inputs())
+    with pytest.raises(CaptureError, match="for 3 records, but the batch has 5"):
         capture(
             model,
-            lambda: record_losses(model(inputs())),
+            output_losses,
+            inputs(),
             at=Perturbation(gradients.select(torch.arange(3)), 0.1),
         )
 
@@ -188,13 +185,13 @@ def test_a_scale_that_is_not_one_number_per_record(
     model: nn.Module, shape: tuple[int, ...]
 ) -> None:
     scale = torch.ones(shape)
-    gradients = capture(model, lambda: record_losses(model(inputs())))
+    gradients = capture(model, output_losses, inputs())
     with pytest.raises(CaptureError, match=r"scale.*one.*per record.*5"):
-        capture(model, lambda: record_losses(model(inputs())), at=Perturbation(gradients, scale))
+        capture(model, output_losses, inputs(), at=Perturbation(gradients, scale))
 
 
 def test_a_perturbation_by_another_models_gradients(model: nn.Module) -> None:
     other = nn.Linear(4, 2)
-    gradients = capture(other, lambda: record_losses(other(inputs())))
+    gradients = capture(other, output_losses, inputs())
     with pytest.raises(CaptureError, match=r"'weight'.*not a trainable parameter"):
-        capture(model, lambda: record_losses(model(inputs())), at=Perturbation(gradients, 0.1))
+        capture(model, output_losses, inputs(), at=Perturbation(gradients, 0.1))

@@ -47,5 +47,6 @@ def test_named_inputs_tuples_and_losses() -> None:
             return self.layer(a + b)
 
     model, x = Two(), torch.randn(4, 3)
-    for batch in ((x, x), {"a": x, "b": x}, lambda: model(x, x).sum(1)):
+    for batch in ((x, x), {"a": x, "b": x}):
         assert explain(model, batch).records == 4
+    assert explain(model, x, lambda net, x: net(x, x).sum(1)).records == 4

@@ -45,7 +45,7 @@ def test_a_quadratic_has_its_known_hessian() -> None:
     # loss_i = (x_i . w)^2 / 2 has the Hessian x_i x_i^T.
     model = nn.Linear(3, 1, bias=False).double()
     x, v = torch.randn(4, 3).double(), torch.randn(3).double()
-    products = hvp(model, lambda: model(x)[:, 0].square() / 2, {"weight": v[None]})
+    products = hvp(model, lambda net, x: net(x)[:, 0].square() / 2, x, {"weight": v[None]})
     expected = x * (x @ v)[:, None]
     assert torch.allclose(products.materialise()["weight"][:, 0], expected, atol=1e-14)
 
@@ -54,12 +54,12 @@ def test_gradients_are_vectors() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
     x = torch.randn(5, 3).double()
 
-    def losses() -> torch.Tensor:
-        return model(x)[:, 0].square()
+    def losses(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return net(x)[:, 0].square()
 
-    own = capture(model, losses)
-    one = hvp(model, losses, own).materialise()
-    other = hvp(model, losses, own.materialise()).materialise()
+    own = capture(model, losses, x)
+    one = hvp(model, losses, x, own).materialise()
+    other = hvp(model, losses, x, own.materialise()).materialise()
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -67,4 +67,4 @@ def test_an_unknown_name_is_refused() -> None:
     model = nn.Linear(3, 1)
     x = torch.randn(2, 3)
     with pytest.raises(KeyError, match="wieght"):
-        hvp(model, lambda: model(x)[:, 0], {"wieght": torch.zeros(1, 3)})
+        hvp(model, lambda net, x: net(x)[:, 0], x, {"wieght": torch.zeros(1, 3)})

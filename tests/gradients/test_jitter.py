@@ -15,7 +15,7 @@ from tests.gradients.harness import (
     Gradients,
     _assert_operations,
     loop,
-    record_losses,
+    output_losses,
     record_norms,
 )
 
@@ -34,7 +34,7 @@ def captured(kind: str, records: int = 5) -> tuple[PerSampleGradients, Gradients
     make, shape = MODELS[kind]
     model = make().double()
     inputs = torch.randn(records, *shape).double()
-    found = capture(model, lambda: record_losses(model(inputs)))
+    found = capture(model, output_losses, inputs)
     return found, loop(model, inputs)
 
 
@@ -131,11 +131,8 @@ def test_in_a_perturbed_capture_each_record_is_moved_by_its_noisy_gradient() -> 
     model = make().double()
     inputs = torch.randn(5, *shape).double()
 
-    def losses() -> Tensor:
-        return record_losses(model(inputs))
-
-    noisy = jitter(capture(model, losses), SCALE, seeds_of(5))
-    found = capture(model, losses, at=Perturbation(noisy, 0.1))
+    noisy = jitter(capture(model, output_losses, inputs), SCALE, seeds_of(5))
+    found = capture(model, output_losses, inputs, at=Perturbation(noisy, 0.1))
     scale = torch.full((5,), 0.1, dtype=torch.float64)
     moved = loop(model, inputs, offsets=noisy.materialise(), scale=scale)
     _assert_operations(found, moved, 1e-10, "perturbed", whole=False)
@@ -145,7 +142,7 @@ def large(records: int = 64, width: int = 256) -> PerSampleGradients:
     """A linear layer's gradients: outer products of two vectors, 128 times as large when dense."""
     model = nn.Linear(width, width)
     inputs = torch.randn(records, width)
-    return capture(model, lambda: model(inputs).square().mean(1))
+    return capture(model, lambda net, x: net(x).square().mean(1), inputs)
 
 
 def test_nothing_of_batch_times_parameters_is_ever_held() -> None:
@@ -216,7 +213,7 @@ def test_norms_are_not_understated_where_gradient_and_noise_cancel(
 
 def test_no_records() -> None:
     model = nn.Linear(3, 2)
-    found = capture(model, lambda: model(torch.zeros(0, 3)).sum(1), records=0)
+    found = capture(model, lambda net, x: net(x).sum(1), torch.zeros(0, 3))
     noisy = jitter(found, SCALE, torch.zeros(0, dtype=torch.int64))
     assert noisy.norms().shape == (0,)
     assert float(noisy.sum()["weight"].abs().sum()) == 0

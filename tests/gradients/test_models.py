@@ -10,7 +10,7 @@ import torch.nn.utils.parametrize as parametrize
 from torch import Tensor, nn
 
 from plumbline.gradients import capture
-from tests.gradients.harness import AUTOCAST, Inputs, assert_matches_loop, record_losses
+from tests.gradients.harness import AUTOCAST, Inputs, assert_matches_loop, output_losses
 
 Case = tuple[nn.Module, Inputs]
 
@@ -170,6 +170,16 @@ def test_resnet_20(dtype: torch.dtype) -> None:
     assert_matches_loop(model, inputs, dtype=dtype)
 
 
+def _each_mask(mask: Tensor, *, causal: bool = False) -> Tensor:
+    """Each record's own mask ``[B, 1, T, T]`` from padding ``[B, T]``: which positions see which.
+
+    With a mask of two dimensions, transformers asks whether any record is padded.
+    """
+    length = mask.shape[1]
+    seen = torch.ones(length, length, dtype=torch.bool)
+    return mask.bool()[:, None, None, :] & (seen.tril() if causal else seen)
+
+
 def _classes(model: nn.Module, inputs: Inputs) -> Tensor:
     """Cross-entropy against fixed labels, for models from transformers."""
     assert isinstance(inputs, dict)
@@ -213,7 +223,36 @@ def _bert() -> Case:
     tokens = torch.randint(1, 30, (4, 7))
     mask = torch.ones(4, 7, dtype=torch.long)
     mask[1, 5:], mask[3, 3:] = 0, 0
-    return _livelier(model), {"input_ids": tokens, "attention_mask": mask}
+    return _livelier(model), {"input_ids": tokens, "attention_mask": _each_mask(mask)}
+
+
+def _roberta() -> Case:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.RobertaConfig(
+        vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=24, max_position_embeddings=12, num_labels=3, pad_token_id=0,
+    )  # fmt: skip
+    model = transformers.RobertaForSequenceClassification(config)
+    tokens = torch.randint(1, 30, (4, 7))
+    tokens[1, 5:], tokens[3, 3:] = 0, 0
+    return _livelier(model), {"input_ids": tokens, "attention_mask": _each_mask(tokens != 0)}
+
+
+def _llama() -> Case:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=30, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, intermediate_size=24, max_position_embeddings=12,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    mask = torch.ones(4, 7)
+    mask[1, 5:], mask[3, 3:] = 0, 0
+    tokens = torch.randint(1, 30, (4, 7))
+    return _livelier(model), {
+        "input_ids": tokens,
+        "attention_mask": _each_mask(mask, causal=True),
+    }
 
 
 def _gpt2() -> Case:
@@ -223,12 +262,20 @@ def _gpt2() -> Case:
         bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     model = transformers.GPT2LMHeadModel(config)
-    return _livelier(model), {"input_ids": torch.randint(1, 30, (4, 7))}
+    mask = torch.ones(4, 7)
+    mask[1, 5:], mask[3, 3:] = 0, 0
+    tokens = torch.randint(1, 30, (4, 7))
+    return _livelier(model), {
+        "input_ids": tokens,
+        "attention_mask": _each_mask(mask, causal=True),
+    }
 
 
 PRETRAINED: dict[str, tuple[Callable[[], Case], Callable[[nn.Module, Inputs], Tensor]]] = {
     "vit": (_vit, _classes),
     "bert": (_bert, _classes),
+    "roberta": (_roberta, _classes),
+    "llama": (_llama, _next_tokens),
     "gpt2": (_gpt2, _next_tokens),
 }
 
@@ -241,12 +288,25 @@ def test_models_from_transformers(name: str, dtype: torch.dtype) -> None:
     assert_matches_loop(model, inputs, losses=losses, dtype=dtype)
 
 
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama"])
+def test_a_mask_for_each_record_changes_nothing(name: str) -> None:
+    """The usual mask, of two dimensions, gives the same losses outside of a capture."""
+    build, losses = PRETRAINED[name]
+    model, inputs = build()
+    assert isinstance(inputs, dict)
+    padding = inputs["attention_mask"][:, 0, -1].long()
+    usual = losses(model, inputs | {"attention_mask": padding})
+    own = capture(model, losses, inputs).losses
+    torch.testing.assert_close(own, usual.detach(), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_transformers_with_as_many_records_as_positions(name: str) -> None:
     build, losses = PRETRAINED[name]
     model, inputs = build()
     assert isinstance(inputs, dict)
-    tokens = {"input_ids": torch.randint(1, 30, (7, 7))}
+    mask = _each_mask(torch.ones(7, 7), causal=name == "gpt2")
+    tokens = {"input_ids": torch.randint(1, 30, (7, 7)), "attention_mask": mask}
     assert_matches_loop(model, tokens, losses=losses)
 
 
@@ -272,10 +332,5 @@ def test_low_rank_adapters(name: str) -> None:
 def test_no_parameter_is_skipped(name: str) -> None:
     build = SMALL[name] if name in SMALL else PRETRAINED[name][0]
     model, inputs = build()
-    given = inputs if isinstance(inputs, dict) else {}
-
-    def losses() -> Tensor:
-        return record_losses(model(**given) if given else model(inputs))
-
-    found = capture(model, losses)
+    found = capture(model, output_losses, inputs)
     assert found.names == [name for name, p in model.named_parameters() if p.requires_grad]

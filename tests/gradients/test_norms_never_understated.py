@@ -18,6 +18,9 @@ from torch import Tensor, nn
 from plumbline.gradients import PerSampleGradients, capture
 from tests.gradients.harness import kernel, record_norms
 
+Batch = tuple[Tensor, ...]
+Losses = Callable[[nn.Module, Batch], Tensor]
+
 RECORDS = 6
 BOUND = 1.0
 UNDERSTATED = 1e-6
@@ -55,12 +58,19 @@ def nearly_constant(shape: tuple[int, ...], left: float) -> Tensor:
     return rows * (1 + left * torch.randn(shape))
 
 
-def truth(model: nn.Module, losses: Callable[[nn.Module, torch.dtype], Tensor]) -> Tensor:
+def weighted(net: nn.Module, batch: Batch) -> Tensor:
+    """The sum of the outputs, each times its coefficient."""
+    inputs, coefficients = batch
+    return (net(inputs) * coefficients).flatten(1).sum(1)
+
+
+def truth(model: nn.Module, batch: Batch, losses: Losses) -> Tensor:
     """Each record's gradient norm, one at a time, in float64."""
     double = copy.deepcopy(model).double()
+    batch = tuple(x.double() if x.is_floating_point() else x for x in batch)
     parameters = dict(double.named_parameters())
     rows: dict[str, list[Tensor]] = {name: [] for name in parameters}
-    for loss in losses(double, torch.float64):
+    for loss in losses(double, batch):
         gradients = torch.autograd.grad(loss, list(parameters.values()), retain_graph=True)
         for name, gradient in zip(parameters, gradients, strict=True):
             rows[name].append(gradient)
@@ -69,7 +79,8 @@ def truth(model: nn.Module, losses: Callable[[nn.Module, torch.dtype], Tensor]) 
 
 def assert_never_understated(
     model: nn.Module,
-    losses: Callable[[nn.Module, torch.dtype], Tensor],
+    batch: Batch,
+    losses: Losses = weighted,
     *,
     exact: bool = True,
 ) -> PerSampleGradients:
@@ -78,9 +89,9 @@ def assert_never_understated(
     ``exact`` is False where float32 rounds before the gradient is a gradient (a bias's sum, a
     parametrisation): there only what is released counts.
     """
-    true = truth(model, losses)
+    true = truth(model, batch, losses)
     for again in (False, True):
-        found = capture(model, lambda: losses(model, torch.float32))
+        found = capture(model, losses, batch)
         norms = found.norms().double()
         assert bool(torch.isfinite(norms).all())
         if exact:
@@ -117,7 +128,7 @@ def test_linear(name: str, scale: float, left: float) -> None:
     with forced(name):
         assert_never_understated(
             model,
-            lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+            (inputs, coefficients),
         )
 
 
@@ -130,7 +141,7 @@ def test_linear_with_many_positions(name: str, left: float) -> None:
     with forced(name):
         assert_never_understated(
             model,
-            lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+            (inputs, coefficients),
         )
 
 
@@ -141,7 +152,7 @@ def test_linear_with_bias(scale: float, left: float) -> None:
     coefficients = alternating((RECORDS, 64, 6), left)
     assert_never_understated(
         nn.Linear(8, 6),
-        lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+        (inputs, coefficients),
         exact=False,
     )
 
@@ -155,7 +166,7 @@ def test_one_record_that_cancels_among_ordinary_ones(left: float) -> None:
         with forced(name):
             assert_never_understated(
                 nn.Linear(8, 6, bias=False),
-                lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+                (inputs, coefficients),
             )
 
 
@@ -183,7 +194,7 @@ def test_linear_sums_that_always_round_one_way(name: str, positions: int, width:
     with forced(name):
         assert_never_understated(
             nn.Linear(width + 2, width, bias=False),
-            lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+            (inputs, coefficients),
         )
 
 
@@ -194,7 +205,7 @@ def test_embedding_sums_that_always_round_one_way(positions: int) -> None:
     tokens = torch.ones(len(UPWARDS), positions, dtype=torch.long)
     assert_never_understated(
         nn.Embedding(3, 4),
-        lambda net, dtype: (net(tokens) * coefficients.to(dtype)).sum((1, 2)),
+        (tokens, coefficients),
     )
 
 
@@ -215,7 +226,7 @@ def test_convolution_2d(norm: str, dense: str, scale: float, left: float) -> Non
     with forced(norm, dense):
         assert_never_understated(
             model,
-            lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2, 3)),
+            (inputs, coefficients),
         )
 
 
@@ -227,7 +238,7 @@ def test_convolution_1d(norm: str, dense: str, left: float) -> None:
     with forced(norm, dense):
         assert_never_understated(
             nn.Conv1d(2, 3, 3, bias=False),
-            lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+            (inputs, coefficients),
         )
 
 
@@ -239,7 +250,7 @@ def test_depthwise_convolution(dense: str, left: float) -> None:
     with forced(dense):
         assert_never_understated(
             nn.Conv1d(3, 3, 3, groups=3, bias=False),
-            lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+            (inputs, coefficients),
         )
 
 
@@ -252,7 +263,7 @@ def test_convolution_sums_that_always_round_one_way(norm: str, dense: str, posit
     with forced(norm, dense):
         assert_never_understated(
             nn.Conv1d(4, 6, 1, bias=False),
-            lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+            (inputs, coefficients),
         )
 
 
@@ -264,7 +275,7 @@ def test_embedding_of_one_repeated_token(length: int, scale: float, left: float)
     coefficients = scale * alternating((RECORDS, length, 4), left)
     assert_never_understated(
         nn.Embedding(RECORDS, 4),
-        lambda net, dtype: (net(tokens) * coefficients.to(dtype)).sum((1, 2)),
+        (tokens, coefficients),
     )
 
 
@@ -288,12 +299,12 @@ def test_tied_embedding_and_linear(scale: float, left: float) -> None:
     at_output = rows * F.one_hot(tokens[:, 0], 5)
     at_embedding = -(rows * x * (1 + left * torch.randn(RECORDS, 4)))[:, None]
 
-    def losses(net: nn.Module, dtype: torch.dtype) -> Tensor:
-        embedded, output = net(tokens, x.to(dtype))
-        first = (embedded * at_embedding.to(dtype)).sum((1, 2))
-        return first + (output * at_output.to(dtype)).sum(1)
+    def losses(net: nn.Module, batch: Batch) -> Tensor:
+        tokens, x, at_embedding, at_output = batch
+        embedded, output = net(tokens, x)
+        return (embedded * at_embedding).sum((1, 2)) + (output * at_output).sum(1)
 
-    assert_never_understated(Tied(), losses)
+    assert_never_understated(Tied(), (tokens, x, at_embedding, at_output), losses)
 
 
 @cancelling
@@ -303,10 +314,11 @@ def test_a_linear_layer_used_twice(scale: float, left: float) -> None:
     y = x * (1 + left * torch.randn(RECORDS, 8))
     coefficients = torch.randn(RECORDS, 6)
 
-    def losses(net: nn.Module, dtype: torch.dtype) -> Tensor:
-        return ((net(x.to(dtype)) - net(y.to(dtype))) * coefficients.to(dtype)).sum(1)
+    def losses(net: nn.Module, batch: Batch) -> Tensor:
+        x, y, coefficients = batch
+        return ((net(x) - net(y)) * coefficients).sum(1)
 
-    assert_never_understated(nn.Linear(8, 6, bias=False), losses)
+    assert_never_understated(nn.Linear(8, 6, bias=False), (x, y, coefficients), losses)
 
 
 @cancelling
@@ -323,11 +335,12 @@ def test_a_linear_layer_used_as_a_convolution_too(left: float) -> None:
     y = x * (1 + left * torch.randn(x.shape))
     coefficients = torch.randn(RECORDS, 3, 64)
 
-    def losses(net: nn.Module, dtype: torch.dtype) -> Tensor:
-        one, two = net(x.to(dtype), y.to(dtype))
-        return ((one - two) * coefficients.to(dtype)).sum((1, 2))
+    def losses(net: nn.Module, batch: Batch) -> Tensor:
+        x, y, coefficients = batch
+        one, two = net(x, y)
+        return ((one - two) * coefficients).sum((1, 2))
 
-    assert_never_understated(Shared(), losses, exact=False)
+    assert_never_understated(Shared(), (x, y, coefficients), losses, exact=False)
 
 
 class Centre(nn.Module):
@@ -348,7 +361,7 @@ def test_a_centred_weight(positions: int, scale: float, left: float) -> None:
     parametrize.register_parametrization(model, "weight", Centre())
     assert_never_understated(
         model,
-        lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2)),
+        (inputs, coefficients),
         exact=False,
     )
 
@@ -361,7 +374,7 @@ def test_a_centred_convolution(left: float) -> None:
     parametrize.register_parametrization(model, "weight", Centre())
     assert_never_understated(
         model,
-        lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).sum((1, 2, 3)),
+        (inputs, coefficients),
         exact=False,
     )
 
@@ -386,6 +399,10 @@ class CentredTwice(Layer):
         return super().forward(x) + self.head(torch.tanh(F.linear(1e-3 * torch.tanh(x), original)))
 
 
+def _cross_entropy(net: nn.Module, batch: Batch) -> Tensor:
+    return F.cross_entropy(net(batch[0]), batch[1], reduction="none")
+
+
 HIDING = {
     "linear": (lambda: Layer(nn.Linear(27, 16, bias=False)), (27,)),
     "convolution": (lambda: Layer(nn.Conv2d(3, 16, 3, bias=False)), (3, 3, 3)),
@@ -403,7 +420,7 @@ def test_a_record_that_a_parametrisation_hides_among_many(kind: str, value: floa
     model, x = make(), torch.randn(4001, *shape)
     x[0] = value
     labels = torch.arange(len(x)) % 2
-    found = capture(model, lambda: F.cross_entropy(model(x), labels, reduction="none"))
+    found = capture(model, _cross_entropy, (x, labels))
     clipped = (BOUND / found.norms()).clamp(max=1)
     others = clipped.index_fill(0, torch.tensor([0]), 0)
     together, without = found.sum(clipped), found.sum(others)
@@ -415,7 +432,7 @@ def test_only_the_hidden_record_is_kept() -> None:
     make, shape = HIDING["linear"]
     model, x = make(), torch.randn(100, *shape)
     x[0] = 1e6
-    found = capture(model, lambda: model(x).sum(1))
+    found = capture(model, lambda net, x: net(x).sum(1), x)
     name = "layer.parametrizations.weight.original"
     before = found.term(name).nbytes
     found.norms()
@@ -429,7 +446,7 @@ def test_pooled_records_that_cancel_each_other(left: float) -> None:
     x[1::2] *= 1 + left * torch.randn(RECORDS, 8)
     coefficients = torch.randn(RECORDS, 6).repeat_interleave(2, 0)
     coefficients[1::2] *= -1
-    pooled = capture(model, lambda: (model(x) * coefficients).sum(1)).pool(
+    pooled = capture(model, weighted, (x, coefficients)).pool(
         torch.arange(RECORDS).repeat_interleave(2)
     )
     true = torch.einsum("bo,bi->boi", coefficients.double(), x.double())
@@ -449,10 +466,7 @@ def test_combined_captures_that_cancel(name: str, left: float) -> None:
     x = torch.randn(RECORDS, 40, 8)
     y = x * (1 + left * torch.randn(x.shape))
     coefficients = torch.randn(RECORDS, 40, 6)
-    first, second = (
-        capture(model, lambda batch=batch: (model(batch) * coefficients).sum((1, 2)))
-        for batch in (x, y)
-    )
+    first, second = (capture(model, weighted, (batch, coefficients)) for batch in (x, y))
     with forced(name):
         both = PerSampleGradients.combine([first, second], [1.0, -1.0])
         norms = both.norms().double()
@@ -471,5 +485,5 @@ def test_gradients_whose_squares_underflow(shape: tuple[int, ...], scale: float)
     coefficients = torch.randn(*shape[:-1], 6)
     assert_never_understated(
         nn.Linear(8, 6, bias=False),
-        lambda net, dtype: (net(inputs.to(dtype)) * coefficients.to(dtype)).flatten(1).sum(1),
+        (inputs, coefficients),
     )

@@ -9,7 +9,7 @@ import torch.nn.utils.parametrize as parametrize
 from torch import Tensor, nn
 
 from plumbline.gradients import PerSampleGradients, capture, combine
-from tests.gradients.harness import Gradients, loop, record_losses, record_norms
+from tests.gradients.harness import Gradients, loop, output_losses, record_norms
 
 
 class Tied(nn.Module):
@@ -72,7 +72,7 @@ class Case:
     def captured(self, records: int = 5) -> tuple[PerSampleGradients, Gradients]:
         inputs = self.batch(records)
         inputs = inputs.double() if inputs.is_floating_point() else inputs
-        found = capture(self.model, lambda: record_losses(self.model(inputs)))
+        found = capture(self.model, output_losses, inputs)
         return found, loop(self.model, inputs)
 
 
@@ -244,7 +244,7 @@ class TestSum:
         inputs = inputs.double()
         inputs[1], inputs[3] = torch.nan, torch.inf
         model = case.model
-        found = capture(model, lambda: record_losses(model(inputs)))
+        found = capture(model, output_losses, inputs)
         if after_norms:
             norms = found.norms()
             assert torch.isfinite(norms).tolist() == [True, False, True, False, True]
@@ -294,7 +294,7 @@ class TestNorms:
             pytest.skip("tokens cannot be infinite")
         inputs = inputs.double()
         inputs[2] = torch.nan
-        norms = capture(case.model, lambda: record_losses(case.model(inputs))).norms()
+        norms = capture(case.model, output_losses, inputs).norms()
         assert torch.isfinite(norms).tolist() == [True, True, False, True, True]
 
 

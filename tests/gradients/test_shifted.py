@@ -14,7 +14,7 @@ RECORDS = 5
 def captured(dtype: torch.dtype = torch.float64) -> PerSampleGradients:
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).to(dtype)
     x = torch.randn(RECORDS, 3).to(dtype)
-    return capture(model, lambda: model(x)[:, 0].square() + model(x)[:, 0])
+    return capture(model, lambda net, x: net(x)[:, 0].square() + net(x)[:, 0], x)
 
 
 def vector(own: PerSampleGradients, scale: float = 1.0) -> dict[str, Tensor]:

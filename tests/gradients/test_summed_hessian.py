@@ -44,6 +44,11 @@ def losses_of(model: nn.Module, x: Tensor) -> Callable[[], Tensor]:
     return lambda: F.cross_entropy(model(x).reshape(len(x), 2), target, reduction="none")
 
 
+def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The same losses of each record, for the engine."""
+    return F.cross_entropy(model(batch[0]).reshape(-1, 2), batch[1], reduction="none")
+
+
 def trainable(model: nn.Module) -> dict[str, Tensor]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
@@ -63,17 +68,20 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
 )
 def test_equals_the_sum_of_each_records_product(model: nn.Module) -> None:
     model = model.double()
-    parameters, losses = trainable(model), losses_of(model, torch.randn(RECORDS, 4).double())
+    x = torch.randn(RECORDS, 4).double()
+    batch = x, torch.arange(RECORDS) % 2
+    parameters, losses = trainable(model), losses_of(model, x)
     scales = torch.randn(3, RECORDS).double()
     first, second = ({n: torch.randn_like(p) for n, p in parameters.items()} for _ in range(2))
-    own = capture(model, losses).materialise()
+    own = capture(model, cross_entropy, batch).materialise()
 
     def by_record(name: str) -> Tensor:
         parts = zip(scales, (first[name][None], second[name][None], own[name]), strict=True)
         shape = (-1, *(1,) * first[name].dim())
         return sum((scale.reshape(shape) * part for scale, part in parts), torch.zeros(()))
 
-    expected = hvp(model, losses, {name: by_record(name) for name in parameters}).sum()
+    vectors = {name: by_record(name) for name in parameters}
+    expected = hvp(model, cross_entropy, batch, vectors).sum()
     assert only_linear(parameters, losses)
     found = summed_hvp(parameters, losses, [(scales[0], first), (scales[1], second)], scales[2])
     size = torch.stack([value.norm() for value in expected.values()]).norm()

@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 import plumbline as pl
 from plumbline.gradients import capture
-from plumbline.gradients.isolation import check_isolation
 from plumbline.models.fine_tuning import (
     FineTuned,
     Task,
@@ -29,7 +28,7 @@ from plumbline.models.fine_tuning import (
     language_loss,
     load,
 )
-from tests.gradients.harness import Inputs, assert_matches_loop
+from tests.gradients.harness import Inputs, assert_matches_loop, assert_unmoved_by_others
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
@@ -240,7 +239,7 @@ def test_gradients_match_the_loop(folders: dict[str, Path], kind: str, tune: Tun
 def test_records_do_not_mix(folders: dict[str, Path], kind: str) -> None:
     model = loaded(folders, kind, "full")
     inputs = batch(kind)
-    assert check_isolation(model, lambda data: losses(kind)(model, data), inputs)
+    assert_unmoved_by_others(model, inputs, losses(kind))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -352,13 +351,14 @@ class TestPadding:
     def gradients(
         self, model: nn.Module, kind: str, inputs: dict[str, Tensor], target: Tensor
     ) -> dict[str, Tensor]:
-        def run() -> Tensor:
-            logits = model(**inputs)
+        def run(net: nn.Module, record: tuple[dict[str, Tensor], Tensor]) -> Tensor:
+            given, label = record
+            logits = net(**given)
             if kind == "gpt2":
-                return language_loss(logits, target)
-            return F.cross_entropy(logits, target, reduction="none")
+                return language_loss(logits, label)
+            return F.cross_entropy(logits, label, reduction="none")
 
-        return capture(model, run).materialise()
+        return capture(model, run, (inputs, target)).materialise()
 
     def test_what_is_under_the_mask_makes_no_difference(
         self, folders: dict[str, Path], kind: str

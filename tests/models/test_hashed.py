@@ -14,9 +14,13 @@ from plumbline.data.base import Split
 from plumbline.data.hashing import hashed
 from plumbline.data.imdb import imdb_hashed
 from plumbline.data.text import corpus
-from plumbline.gradients.isolation import check_isolation
 from plumbline.models import build
-from tests.gradients.harness import PRECISIONS, Precision, assert_matches_loop
+from tests.gradients.harness import (
+    PRECISIONS,
+    Precision,
+    assert_matches_loop,
+    assert_unmoved_by_others,
+)
 
 LOSS = nn.CrossEntropyLoss(reduction="none")
 GOOD, BAD = ("lovely", "superb", "moving", "clever"), ("awful", "boring", "clumsy", "stupid")
@@ -85,7 +89,7 @@ def test_number_of_parameters(options: dict[str, int], count: int) -> None:
 def test_records_do_not_mix() -> None:
     model = Unpacked(2, bias=True).inner
     batch = reviews(4, bins=50).fetch(torch.arange(4))
-    assert check_isolation(model, lambda data: LOSS(model(data[0]), data[1]), batch)
+    assert_unmoved_by_others(model, batch, lambda net, data: LOSS(net(data[0]), data[1]))
 
 
 def accuracy(model: nn.Module, part: Split) -> float:

@@ -2,13 +2,16 @@
 
 import pytest
 import torch
-from torch import Tensor
 
+from plumbline.gradients import capture
 from plumbline.gradients.errors import RecordsMixError
-from plumbline.gradients.isolation import check_isolation
 from plumbline.models import MODELS, accepts, build
 from plumbline.registry import UnknownPart, WrongOptions
-from tests.gradients.harness import assert_matches_loop, record_losses
+from tests.gradients.harness import (
+    assert_matches_loop,
+    assert_unmoved_by_others,
+    output_losses,
+)
 from tests.models.networks import BATCH_NORM, NETWORKS, Network, each
 
 HEAVY = [network for network in NETWORKS if network.heavy]
@@ -50,22 +53,13 @@ def test_another_number_of_channels(network: Network) -> None:
 
 @each(NETWORKS)
 def test_records_do_not_mix(network: Network, device: torch.device) -> None:
-    model = network.reduced().to(device)
-
-    def losses(batch: Tensor) -> Tensor:
-        return record_losses(model(batch))
-
-    assert check_isolation(model, losses, network.records(3).to(device))
+    assert_unmoved_by_others(network.reduced().to(device), network.records(3).to(device))
 
 
 def test_batch_norm_is_refused(device: torch.device) -> None:
     model = BATCH_NORM.reduced().to(device)
-
-    def losses(batch: Tensor) -> Tensor:
-        return record_losses(model(batch))
-
-    with pytest.raises(RecordsMixError, match=r"'stem\.1' \(BatchNorm2d\)"):
-        check_isolation(model, losses, BATCH_NORM.records(3).to(device))
+    with pytest.raises(RecordsMixError, match=r"'stem\.1\.weight'.*suggest_fixes"):
+        capture(model, output_losses, BATCH_NORM.records(3).to(device))
 
 
 # Evaluation mode, for the loop draws other dropout masks than the batch.

@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
+from plumbline.gradients.isolation import check_isolation
 from torch import Tensor, nn
 
 import plumbline as pl
 from plumbline.gradients.errors import RecordsMixError
-from plumbline.gradients.isolation import check_isolation
 from plumbline.training.fixes import Fix, fixes, suggest_fixes
 from tests.training.small import budget, private, run, weights
 

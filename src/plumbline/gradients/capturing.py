@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from plumbline.gradients import one_by_one
 from plumbline.gradients.allocator import keep_freed_memory
 from plumbline.gradients.checking import ANOTHER_SCALE, AutogradCheck, Difference, unsteady
-from plumbline.gradients.errors import CaptureError, EscapedParameterError, LossError
+from plumbline.gradients.errors import CUT_OFF, CaptureError, EscapedParameterError, LossError
 from plumbline.gradients.model_parts import ModelParts, parts_of
-from plumbline.gradients.one_record import batch_rows, for_each_record
+from plumbline.gradients.one_record import for_each_record, record_count
 from plumbline.gradients.per_sample import PerSampleGradients
 from plumbline.gradients.substitution import substituted
 from plumbline.gradients.tape import Offset, Tape, Weight
@@ -106,7 +106,9 @@ def capture(
     keep_freed_memory()
     parts = parts_of(model)
     _refuse_misfit(at, parts.parameters)
-    records = batch_rows(batch) // (rows or 1)
+    records = record_count(batch, rows)
+    if isolation not in get_args(Isolation):
+        raise ValueError(f"isolation is {isolation!r}; it must be 'vmap' or 'loop'.")
     if isinstance(at, Perturbation) and at.rows != records:
         raise CaptureError(
             f"The perturbation is for {at.rows} records, but the batch has {records}."
@@ -119,7 +121,7 @@ def capture(
         shared = at if isinstance(at, Mapping) else None
         losses, dense = one_by_one.gradients(
             parts, lambda record: own_loss(loss(model, record), rows or 1), batch,
-            records, offsets=offsets, shared=shared, random=random,
+            records, rows=rows, offsets=offsets, shared=shared, random=random,
         )  # fmt: skip
         return PerSampleGradients({k: Dense(v) for k, v in dense.items()}, records, losses)
     confirmed = _CONFIRMED.setdefault(model, set())
@@ -162,14 +164,14 @@ class _Run:
             self.terms = _taken(weights, tape.records)
             if self.compared:
                 probe = AutogradCheck(self.losses)
-                probe.differentiate(values, weights, parameters, stand_ins)
+                probe.differentiate(tape, values, weights, parameters, stand_ins)
                 self.wrong = self._difference(probe)
             if self.wrong is not None:
                 # Perhaps a record's gradient is only rounding: it is left out, and a later batch
                 # will be checked.
                 tape.backward(ANOTHER_SCALE * values.sum(), keep=True)
                 probe.leave_out(self._unsteady(_taken(weights, tape.records)))
-                probe.differentiate(values, weights, parameters, stand_ins)
+                probe.differentiate(tape, values, weights, parameters, stand_ins)
                 self.compared = probe.complete
                 if tape.records == 1 or bool(probe.weights.any()):
                     self.wrong = self._difference(probe)
@@ -190,10 +192,7 @@ def record_losses(model: nn.Module, loss: Loss, batch: Any, tape: Tape) -> Tenso
     """Each record's loss, ``[B]``, with the graph that leads to its gradient."""
     values = for_each_record(lambda record: own_loss(loss(model, record), tape.rows), batch, tape)
     if torch.is_grad_enabled() and not values.requires_grad:
-        raise LossError(
-            "The losses do not depend on any trainable parameter (is the model called under "
-            "no_grad, or its output detached?), so there is no gradient to capture."
-        )
+        raise LossError(CUT_OFF)
     return values
 
 

@@ -2,10 +2,9 @@
 
 With random weights ``r_i``, autograd's gradient of ``sum_i r_i loss_i`` must equal the capture's
 ``sum(r)``. A difference is compared with the root of ``sum_i |r_i g_i|^2``, the size that a sum of
-unrelated
-gradients would have: next to ``sum_i |r_i g_i|`` it would vanish in a large batch. A parameter that
-is used where the capture does not see it shows as a gradient that reached the parameter (or its
-stand-in) itself.
+unrelated gradients would have: next to ``sum_i |r_i g_i|`` it would vanish in a large batch. A
+parameter that is used where the capture does not see it shows as a gradient that reached the
+parameter (or its stand-in) itself.
 
 One record must not be able to stop a run. When the two differ, records whose gradients are mostly
 float32 rounding (``unsteady``) are left out, and the rest is compared again.
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 from plumbline.gradients.rounding import ROUNDINGS, square_rows, unit_roundoff
 from plumbline.gradients.summation import float64
-from plumbline.gradients.tape import Weight
+from plumbline.gradients.tape import Tape, Weight
 from plumbline.gradients.terms import Term
 
 
@@ -61,6 +60,7 @@ class AutogradCheck:
 
     def differentiate(
         self,
+        tape: Tape,
         losses: Tensor,
         weights: Mapping[str, Weight],
         parameters: Mapping[str, nn.Parameter],
@@ -71,9 +71,8 @@ class AutogradCheck:
         with torch._C.DisableTorchFunctionSubclass():
             inputs = [weights[name].value for name in names]
             inputs += [parameters[name] for name in names] + [tracked[name] for name in names]
-            gradients = torch.autograd.grad(
-                (self.weights * losses).sum(), inputs, allow_unused=True, retain_graph=True
-            )  # retained: gradients of computed weights are pulled back through the graph later
+            # Retained: gradients of computed weights are pulled back through the graph later.
+            gradients = tape.differentiated((self.weights * losses).sum(), inputs, keep=True)
         count = len(names)
         self._reference = dict(zip(names, gradients[:count], strict=True))
         beside = zip(gradients[count : 2 * count], gradients[2 * count :], strict=True)

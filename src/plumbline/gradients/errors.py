@@ -13,8 +13,10 @@ class LossError(CaptureError):
     """The losses are not one number per record."""
 
 
-class BatchDimensionError(CaptureError):
-    """A tensor that meets a parameter, or the result, has no dimension for the records."""
+CUT_OFF = (
+    "The losses do not depend on any trainable parameter (is the model called under no_grad, or "
+    "its output detached?), so there is no gradient to capture."
+)
 
 
 class RecordsMixError(CaptureError):
@@ -26,4 +28,4 @@ class EscapedParameterError(CaptureError):
 
 
 class UnsupportedModelError(CaptureError):
-    """The model cannot be captured at all (compiled, scripted, nothing to train)."""
+    """The model cannot be captured: compiled, scripted, nothing to train, not under ``vmap``."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
-from plumbline.gradients.capturing import capture
+from plumbline.gradients.capturing import Loss, capture
 from plumbline.gradients.kernels import KERNELS
 from plumbline.gradients.terms import CHUNK_BYTES, Term
 
-Batch = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor] | Callable[[], Tensor]
+Batch = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -61,15 +62,16 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explain(model: nn.Module, batch: Batch) -> Explanation:
+def explain(model: nn.Module, batch: Any, loss: Loss | None = None) -> Explanation:
     """Runs one capture and prints, per parameter, the chosen kernel and its alternatives.
 
     Args:
         model: The model.
-        batch: Inputs of the model (a tensor, a tuple, or a mapping of named inputs), or a callable
-            that returns one loss per record. Only shapes matter.
+        batch: Tensors with one row per record, of which only shapes matter: inputs of the model (a
+            tensor, a tuple, or a mapping of named inputs), or whatever ``loss`` takes.
+        loss: One loss per row, from the model and a batch; by default any function of its output.
     """
-    gradients = capture(model, batch if callable(batch) else lambda: _losses(model, batch))
+    gradients = capture(model, loss or _losses, batch)
     before = {name: gradients.term(name) for name in gradients.names}
     keep = gradients.keepable()
     gradients.norms()
@@ -101,7 +103,7 @@ def _choice(name: str, term: Term, may_keep: bool, held: Term) -> KernelChoice:
     )
 
 
-def _losses(model: nn.Module, batch: Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]) -> Tensor:
+def _losses(model: nn.Module, batch: Batch) -> Tensor:
     if isinstance(batch, Tensor):
         output = model(batch)
     elif isinstance(batch, Mapping):

@@ -22,7 +22,7 @@ from plumbline.gradients import one_by_one
 from plumbline.gradients.capturing import Isolation, Loss, own_loss, record_losses
 from plumbline.gradients.errors import CaptureError
 from plumbline.gradients.model_parts import parts_of
-from plumbline.gradients.one_record import batch_rows
+from plumbline.gradients.one_record import record_count
 from plumbline.gradients.per_sample import PerSampleGradients
 from plumbline.gradients.random_state import RandomState
 from plumbline.gradients.substitution import substituted
@@ -64,14 +64,14 @@ def hvp(
     """
     if isinstance(vectors, PerSampleGradients):
         vectors = vectors.materialise()
-    parts, records = parts_of(model), batch_rows(batch) // (rows or 1)
+    parts, records = parts_of(model), record_count(batch, rows)
     unknown = set(vectors) - set(parts.parameters)
     if unknown:
         raise KeyError(f"The vectors name {sorted(unknown)[0]!r}, not a trainable parameter.")
     if isolation == "loop":
         losses, products = one_by_one.gradients(
             parts, lambda record: own_loss(loss(model, record), rows or 1), batch,
-            records, along=vectors, random=random,
+            records, rows=rows, along=vectors, random=random,
         )  # fmt: skip
         return PerSampleGradients({k: Dense(v) for k, v in products.items()}, records, losses)
 
@@ -117,13 +117,11 @@ def _products(
     ):
         values = record_losses(model, loss, batch, tape)
         met = {name: weight.own for name, weight in weights.items() if weight.own is not None}
-        first = torch.autograd.grad(
-            values.sum(), list(met.values()), create_graph=not forward, allow_unused=True
-        )
+        first = tape.differentiated(values.sum(), list(met.values()), twice=not forward)
         if forward:
             second = tuple(None if one is None else _parts(one)[1] for one in first)
         else:
-            second = _differentiated(first, met, vectors)
+            second = _differentiated(tape, first, met, vectors)
         products = dict(zip(met, second, strict=True))
         terms = {}
         for name, parameter in parts.parameters.items():
@@ -132,6 +130,7 @@ def _products(
                 product = parameter.detach().new_zeros(()).expand(tape.records, *parameter.shape)
             terms[name] = Dense(product.detach())
         detached = _parts(values)[0].detach()
+    tape.release()
     return PerSampleGradients(terms, tape.records, detached)
 
 
@@ -142,7 +141,10 @@ def _parts(dual: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _differentiated(
-    gradients: tuple[Tensor | None, ...], met: Mapping[str, Tensor], vectors: Mapping[str, Tensor]
+    tape: Tape,
+    gradients: tuple[Tensor | None, ...],
+    met: Mapping[str, Tensor],
+    vectors: Mapping[str, Tensor],
 ) -> tuple[Tensor | None, ...]:
     """The derivative of ``sum_i <g_i, v_i>`` with respect to each record's own parameters."""
     along = [
@@ -152,7 +154,7 @@ def _differentiated(
     ]
     if not along:
         return (None,) * len(gradients)
-    return torch.autograd.grad(torch.stack(along).sum(), list(met.values()), allow_unused=True)
+    return tape.differentiated(torch.stack(along).sum(), list(met.values()))
 
 
 def _load_forward_rules() -> None:

@@ -35,6 +35,11 @@ def is_lowered() -> bool:
     return maybe_current_level() is None
 
 
+def by_record(rows: Tensor, records: int) -> Tensor:
+    """``[B, N, ...]`` from rows ``[B * N, ...]``, a record's rows adjacent."""
+    return rows.reshape(records, len(rows) // records, *rows.shape[1:])
+
+
 class Lowered:
     """The arguments of one call, with the records' tensors as ``[B, ...]``.
 

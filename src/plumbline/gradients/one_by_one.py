@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from plumbline.gradients.errors import LossError
+from plumbline.gradients.errors import CUT_OFF, LossError, UnsupportedModelError
+from plumbline.gradients.lowering import by_record
 from plumbline.gradients.model_parts import ModelParts
+from plumbline.gradients.record_mode import LoopMode
 from plumbline.gradients.substitution import substituted
 from plumbline.gradients.tape import Offset
 from plumbline.record_random import Draws, own_generators
@@ -26,6 +28,7 @@ def gradients(
     batch: Any,
     records: int,
     *,
+    rows: int | None = None,
     offsets: Mapping[str, Offset] | None = None,
     shared: Mapping[str, Tensor] | None = None,
     along: Mapping[str, Tensor] | None = None,
@@ -38,6 +41,7 @@ def gradients(
         loss: One record's loss, a number, from the record.
         batch: Tensors with the rows of all records, in any nesting.
         records: The number of records, B.
+        rows: How many adjacent rows of the batch are one record.
         offsets: Moves each record's own weights.
         shared: Moves the weights of all.
         along: If given, each record's Hessian times these vectors (``[B, *shape]``, or one
@@ -48,7 +52,7 @@ def gradients(
         random = Draws(torch.arange(records), f"capture {int(torch.randint(2**62, ()))}")
     moved = {name: offset.dense() for name, offset in (offsets or {}).items()}
     values: list[Tensor] = []
-    rows: dict[str, list[Tensor]] = {name: [] for name in parts.parameters}
+    found: dict[str, list[Tensor]] = {name: [] for name in parts.parameters}
     for record, seed in enumerate(random.seeds().tolist()):
         own = {}
         for name, parameter in parts.parameters.items():
@@ -58,32 +62,47 @@ def gradients(
             if name in moved:
                 value += moved[name][record]
             own[name] = value.requires_grad_()
-        with own_generators("model", seed), substituted(parts, own), torch.enable_grad():
+        with (
+            own_generators("model", seed),
+            substituted(parts, own),
+            torch.enable_grad(),
+            LoopMode(rows),
+        ):
             value = loss(tree_map(lambda leaf, at=record: _rows(leaf, at, records), batch))
             if not value.requires_grad:
-                raise LossError("The losses do not depend on any trainable parameter.")
+                raise LossError(CUT_OFF)
             vectors = None
             if along is not None:
                 vectors = {k: v if v.shape == own[k].shape else v[record] for k, v in along.items()}
-            found = _differentiated(value, own, vectors)
+            gradients = _differentiated(value, own, vectors)
         values.append(value.detach())
-        for name, gradient in found.items():
-            rows[name].append(gradient.detach())
-    return torch.stack(values), {name: torch.stack(one) for name, one in rows.items()}
+        for name, gradient in gradients.items():
+            found[name].append(gradient.detach())
+    return torch.stack(values), {name: torch.stack(one) for name, one in found.items()}
 
 
 def _rows(leaf: Any, record: int, records: int) -> Any:
     if not isinstance(leaf, Tensor) or leaf.dim() == 0:
         return leaf
-    return leaf.unflatten(0, (records, -1))[record]
+    return by_record(leaf, records)[record]
 
 
 def _differentiated(
     value: Tensor, own: Mapping[str, Tensor], vectors: Mapping[str, Tensor] | None
 ) -> dict[str, Tensor]:
     """The gradient of one record's loss, or the derivative of ``<gradient, vectors>``."""
-    inputs = list(own.values())
-    first = torch.autograd.grad(value, inputs, create_graph=vectors is not None, allow_unused=True)
+    inputs, twice = list(own.values()), vectors is not None
+    try:
+        first: tuple[Tensor | None, ...] = torch.autograd.grad(
+            value, inputs, create_graph=twice, allow_unused=True
+        )
+    except RuntimeError as error:
+        if "use_reentrant" not in str(error):
+            raise
+        raise UnsupportedModelError(
+            "The model uses reentrant gradient checkpointing, which runs a backward pass of its "
+            "own. Use checkpoint(..., use_reentrant=False)."
+        ) from error
     if vectors is not None:
         pairs = zip(own, first, strict=True)
         along = [

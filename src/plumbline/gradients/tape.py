@@ -9,20 +9,27 @@ into per-record terms.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
 from plumbline.gradients.compound import Pulled, merge
 from plumbline.gradients.errors import CaptureError
 from plumbline.gradients.terms import Dense, Term, rows_like
 from plumbline.record_random import Draws
+
+
+class Guard(AbstractContextManager["Guard"], Protocol):
+    """Watches the model's code while it is on (``record_mode.py``)."""
+
+    def refuse_kept(self) -> None:
+        """Refuses a model that kept one of the record's tensors."""
 
 
 class Offset:
@@ -197,6 +204,7 @@ class Tape:
         dense: Whether every parameter gets per-record values (for Hessian products).
         narrow: Whether a layer computed with fewer than 32 bits (autocast).
         call: The call that is being handled, which knows the tensors with records.
+        guard: Sees the model's own code in the backward pass too, once the model has run.
     """
 
     def __init__(
@@ -217,6 +225,7 @@ class Tape:
         self.narrow = False
         self.made: list[Weight] = []
         self.call: Container[object] = ()
+        self.guard: Guard | None = None
         self._edges: list[Any] = []
         self._terms: list[Callable[[Tensor], None]] = []
         self._read: list[tuple[Tensor, int]] = []
@@ -282,9 +291,7 @@ class Tape:
 
         With ``keep`` the graph stays for another pass.
         """
-        gradients = torch.autograd.grad(
-            total, self._edges, allow_unused=True, retain_graph=keep or None
-        )
+        gradients = self.differentiated(total, self._edges, keep=keep)
         self._refuse_overwritten()
         with torch.no_grad():
             for gradient, terms in zip(gradients, self._terms, strict=True):
@@ -295,12 +302,29 @@ class Tape:
         if not keep:
             self.release()
 
+    def differentiated(
+        self, total: Tensor, inputs: Sequence[Any], *, keep: bool = False, twice: bool = False
+    ) -> tuple[Tensor | None, ...]:
+        """Autograd's gradients; None for inputs that ``total`` does not depend on.
+
+        With ``keep`` the graph stays for another pass; with ``twice`` the gradients have one too.
+        """
+        # Not torch.autograd.grad: it is a torch function itself, in which the guard is off.
+        with self.guard or nullcontext():
+            return _engine_run_backward(
+                (total,), (torch.ones_like(total),), keep or twice, twice, tuple(inputs),
+                allow_unreachable=True, accumulate_grad=False,
+            )  # fmt: skip
+
     def release(self) -> None:
         """Frees the graph."""
         self.made.clear()
         self._terms.clear()
         self._edges.clear()
         self._read.clear()
+        guard, self.guard = self.guard, None  # the guard knows the tape: no cycle may stay
+        if guard is not None:
+            guard.refuse_kept()
 
     def _refuse_overwritten(self) -> None:
         for tensor, version in self._read:

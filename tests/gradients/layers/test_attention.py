@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from plumbline.gradients import BatchDimensionError, capture
+from plumbline.gradients import capture
 from plumbline.gradients.layers.linear import Outer
 from tests.gradients.harness import (
     PRECISIONS,
     Precision,
     assert_matches_loop,
+    output_losses,
     record_losses,
 )
 from tests.gradients.hessian_harness import assert_hessian_products_match_loop
@@ -58,7 +59,7 @@ def test_self_attention(shape: tuple[int, ...], weights: bool, precision: Precis
 
 def test_one_product_projects_queries_keys_and_values() -> None:
     model, x = SelfAttention(), torch.randn(3, 5, 8)
-    found = capture(model, lambda: record_losses(model(x)))
+    found = capture(model, output_losses, x)
     assert isinstance(found.term("attention.in_proj_weight"), Outer)
 
 
@@ -270,31 +271,23 @@ def test_a_layer_used_in_two_ways() -> None:
 def test_the_output_is_torchs_own(batch_first: bool, average: bool, weights: bool) -> None:
     layer = nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=batch_first, add_bias_kv=True)
     x, y = torch.randn(3, 5, 8), torch.randn(3, 4, 8)
-    if not batch_first:
-        x, y = x.transpose(0, 1), y.transpose(0, 1)
-    seen: list[tuple[Tensor, Tensor | None]] = []
 
-    def losses() -> Tensor:
-        torch.manual_seed(1)
-        seen.append(layer(x, y, y, need_weights=weights, average_attn_weights=average))
-        return record_losses(seen[-1], batch_dim=0 if batch_first else 1)
+    def losses(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        x, y = (one if batch_first else one.transpose(0, 1) for one in batch)
+        output, attended = net(x, y, y, need_weights=weights, average_attn_weights=average)
+        assert (attended is not None) == weights
+        assert output.shape == x.shape
+        found = record_losses(output, batch_dim=0 if batch_first else 1)
+        return found if attended is None else found + record_losses(attended)
 
-    capture(layer, losses, records=3)
-    losses()
-
-    ours, torchs = seen[0], seen[-1]
-    assert ours[0].shape == torchs[0].shape
-    torch.testing.assert_close(ours[0].detach(), torchs[0].detach())  # the same draws too
-    if weights:
-        torch.testing.assert_close(ours[1].detach(), torchs[1].detach())
-    else:
-        assert ours[1] is None
+    found = capture(layer.eval(), losses, (x, y))
+    torch.testing.assert_close(found.losses, losses(layer, (x, y)).detach())
 
 
 @WEIGHTS
 def test_dropout_passes_the_check(weights: bool) -> None:
     model = SelfAttention(weights=weights, dropout=0.5).train()
-    capture(model, lambda: record_losses(model(torch.randn(3, 5, 8))))
+    capture(model, output_losses, torch.randn(3, 5, 8))
 
 
 def test_several_sequences_per_record() -> None:
@@ -310,11 +303,13 @@ def test_several_sequences_per_record() -> None:
     assert_matches_loop(Windows(), torch.randn(3, 6, 8))
 
 
-def test_a_query_without_batch_is_refused() -> None:
-    model = nn.MultiheadAttention(8, 2)
-    x = torch.randn(5, 8)
-    with pytest.raises(BatchDimensionError, match=r"in_proj_weight.*\[T, B, E\]"):
-        capture(model, lambda: model(x, x, x)[0].sum(1))
+@WEIGHTS
+def test_a_query_without_a_batch_dimension(weights: bool) -> None:
+    def losses(model: nn.Module, x: Tensor) -> Tensor:
+        (one,) = x
+        return record_losses(model(one, one, one, need_weights=weights)[0][None])
+
+    assert_matches_loop(nn.MultiheadAttention(8, 2), torch.randn(3, 5, 8), losses=losses)
 
 
 def _encoder(layers: int, **options: Any) -> nn.Module:
@@ -362,7 +357,7 @@ def test_a_padded_encoder_that_could_take_torchs_fast_path(
 
 def test_an_encoder_with_dropout_passes_the_check() -> None:
     model = _encoder(2, dropout=0.3, batch_first=True).train()
-    capture(model, lambda: record_losses(model(torch.randn(4, 4, 8))))
+    capture(model, output_losses, torch.randn(4, 4, 8))
 
 
 @PRECISIONS

@@ -13,7 +13,7 @@ from tests.gradients.harness import (
     Precision,
     assert_matches_loop,
     kernel,
-    record_losses,
+    output_losses,
 )
 
 Split = Callable[[Tensor], tuple[Tensor, ...]]
@@ -47,7 +47,7 @@ class Packed(nn.Module):
 
 
 def _captured(x: Tensor, model: nn.Module) -> PerSampleGradients:
-    return capture(model, lambda: record_losses(model(x)))
+    return capture(model, output_losses, x)
 
 
 @PRECISIONS
@@ -138,7 +138,7 @@ def test_records_built_to_cancel_are_not_understated() -> None:
     x = (1 + 1e-4 * torch.randn(4, 64, 4)).float()
     signs = torch.ones(64).index_fill_(0, torch.arange(1, 64, 2), -1.0)
 
-    found = capture(model, lambda: (1e3 * signs[:, None] * model(x)).sum((1, 2)))
+    found = capture(model, lambda net, x: (1e3 * signs[:, None] * net(x)).sum((1, 2)), x)
 
     norms = found.norms().double()
     own = torch.cat([v.double().flatten(1) for v in found.materialise().values()], 1).norm(dim=1)

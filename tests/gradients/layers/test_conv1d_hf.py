@@ -8,7 +8,7 @@ from tests.gradients.harness import (
     PRECISIONS,
     Precision,
     assert_matches_loop,
-    record_losses,
+    output_losses,
 )
 from tests.gradients.hessian_harness import assert_hessian_products_match_loop
 
@@ -56,7 +56,7 @@ def test_conv1d(shape: tuple[int, ...], precision: Precision) -> None:
 def test_conv1d_of_transformers() -> None:
     theirs = pytest.importorskip("transformers.pytorch_utils").Conv1D
     model, x = nn.Sequential(theirs(6, 4), nn.Tanh(), theirs(3, 6)), torch.randn(3, 5, 4)
-    found = capture(model, lambda: record_losses(model(x)))
+    found = capture(model, output_losses, x)
     assert isinstance(found.term("0.weight"), Outer)
     assert_matches_loop(model, x)
 
@@ -77,7 +77,7 @@ def test_products(form: str, shape: tuple[int, ...], precision: Precision) -> No
 
 def test_a_product_is_a_linear_layer() -> None:
     model, x = Product("@"), torch.randn(3, 5, 4)
-    found = capture(model, lambda: record_losses(model(x)))
+    found = capture(model, output_losses, x)
     assert isinstance(found.term("first"), Outer)
 
 

@@ -6,7 +6,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
-from plumbline.gradients import BatchDimensionError, capture
 from tests.gradients.harness import (
     PRECISIONS,
     Precision,
@@ -179,8 +178,9 @@ def test_a_reused_convolution() -> None:
     assert_matches_loop(Twice(), torch.randn(4, 3, 5, 5))
 
 
-def test_an_image_without_a_batch_dimension_is_refused() -> None:
-    model = nn.Conv2d(3, 4, 3)
-    image = torch.randn(3, 6, 6)
-    with pytest.raises(BatchDimensionError, match=r"'weight'.*without a batch dimension"):
-        capture(model, lambda: record_losses(model(image)[None]))
+def test_images_without_a_batch_dimension() -> None:
+    assert_matches_loop(
+        nn.Conv2d(3, 4, 3),
+        torch.randn(5, 3, 6, 6),
+        losses=lambda model, x: record_losses(model(x[0])[None]),
+    )

@@ -10,7 +10,7 @@ from tests.gradients.harness import (
     PRECISIONS,
     Precision,
     assert_matches_loop,
-    record_losses,
+    output_losses,
 )
 
 
@@ -133,11 +133,14 @@ def test_under_autocast() -> None:
     assert_matches_loop(model, tokens, **AUTOCAST)
 
 
+@pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("option", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
-def test_options_that_mix_records_are_refused(option: dict[str, object]) -> None:
+def test_options_that_mix_records_are_refused(option: dict[str, object], frozen: bool) -> None:
     model = nn.Sequential(nn.Embedding(6, 4, **option), nn.Linear(4, 2))  # type: ignore[arg-type]
+    model[0].requires_grad_(not frozen)
     tokens = torch.randint(0, 6, (5, 4))
     before = model[0].weight.detach().clone()
-    with pytest.raises(RecordsMixError, match=rf"'0\.weight'.*{next(iter(option))}"):
-        capture(model, lambda: record_losses(model(tokens)))
+    named = "" if frozen else r" '0\.weight'"
+    with pytest.raises(RecordsMixError, match=rf"embedding{named} uses {next(iter(option))}"):
+        capture(model, output_losses, tokens)
     assert torch.equal(model[0].weight, before)

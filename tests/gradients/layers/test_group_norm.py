@@ -12,7 +12,7 @@ from tests.gradients.harness import (
     PRECISIONS,
     Precision,
     assert_matches_loop,
-    record_losses,
+    output_losses,
 )
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -107,7 +107,7 @@ def test_running_statistics_in_training_are_refused() -> None:
     inputs = torch.randn(5, 4, 6)
     before = model.running_mean.clone()
     with pytest.raises(RecordsMixError, match="track_running_stats=False"):
-        capture(model, lambda: record_losses(model(inputs)))
+        capture(model, output_losses, inputs)
     assert torch.equal(model.running_mean, before)
 
 

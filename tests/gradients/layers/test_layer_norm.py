@@ -12,7 +12,7 @@ from tests.gradients.harness import (
     PRECISIONS,
     Precision,
     assert_matches_loop,
-    record_losses,
+    output_losses,
 )
 
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
@@ -143,11 +143,11 @@ def test_batch_norm_in_training_is_refused(statistics: bool) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=statistics))
     inputs = torch.randn(5, 3)
     with pytest.raises(RecordsMixError, match=r"'1\.weight' is in training mode.*GroupNorm"):
-        capture(model, lambda: record_losses(model(inputs)))
+        capture(model, output_losses, inputs)
 
 
 def test_batch_norm_that_never_keeps_statistics_is_refused_in_evaluation_too() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False)).eval()
     inputs = torch.randn(5, 3)
     with pytest.raises(RecordsMixError, match=r"'1\.weight'"):
-        capture(model, lambda: record_losses(model(inputs)))
+        capture(model, output_losses, inputs)

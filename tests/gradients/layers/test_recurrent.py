@@ -51,6 +51,11 @@ def _shaped(batch_first: bool, records: int, length: int) -> Tensor:
     return torch.randn(records, length, 4) if batch_first else torch.randn(length, records, 4)
 
 
+def _sequence_first(model: nn.Module, record: Tensor) -> Tensor:
+    """The loss of a record ``[1, T, d]`` for a model that takes ``[T, 1, d]``."""
+    return record_losses(model(record.transpose(0, 1)), batch_dim=1)
+
+
 def _clear_of_kinks(layer: nn.Module, inputs: Tensor, precision: Precision) -> Tensor:
     """Inputs, and the layer's weights in place, with which no ReLU's argument rounds to zero.
 
@@ -126,8 +131,8 @@ def test_any_shape(
 
 @ANY_LAYER
 def test_all_steps_are_one_term(build: Callable[..., nn.Module]) -> None:
-    model, inputs = build(4, 6), torch.randn(5, 3, 4)
-    found = capture(model, lambda: record_losses(model(inputs), batch_dim=1), records=3)
+    model, inputs = build(4, 6), torch.randn(3, 5, 4)
+    found = capture(model, _sequence_first, inputs)
     for name in ("weight_ih_l0", "weight_hh_l0"):
         term = found.term(name)
         assert isinstance(term, Outer)
@@ -161,7 +166,7 @@ def test_a_classifier_on_the_last_state(
     def losses(own: nn.Module, inputs: Tensor) -> Tensor:
         return record_losses(own(inputs if batch_first else inputs.transpose(0, 1)))
 
-    assert_matches_loop(model, x, losses=losses, records=3)
+    assert_matches_loop(model, x, losses=losses)
 
 
 @PRECISIONS
@@ -264,29 +269,27 @@ def test_several_sequences_per_record() -> None:
 
 @BATCH_FIRST
 @ANY_LAYER
-def test_outputs_and_random_numbers_are_torchs_own(
+def test_outputs_and_last_states_are_torchs_own(
     build: Callable[..., nn.RNNBase], batch_first: bool
 ) -> None:
     model = build(4, 6, num_layers=3, bidirectional=True, dropout=0.5, batch_first=batch_first)
-    inputs = _shaped(batch_first, records=3, length=5)
-    seen: list[Any] = []
 
-    def losses() -> Tensor:
-        torch.manual_seed(1)
-        seen.append(model(inputs))
-        return record_losses(seen[-1], batch_dim=0 if batch_first else 1)
+    def losses(net: nn.Module, x: Tensor) -> Tensor:
+        output, states = net(x if batch_first else x.transpose(0, 1))
+        states = states if isinstance(states, tuple) else (states,)
+        found = record_losses(output, batch_dim=0 if batch_first else 1)
+        return found + sum(record_losses(state, batch_dim=1) for state in states)
 
-    capture(model, losses, records=3)
-    losses()
-
-    torch.testing.assert_close(seen[0], seen[-1])
+    inputs = torch.randn(3, 5, 4)
+    found = capture(model.eval(), losses, inputs)
+    torch.testing.assert_close(found.losses, losses(model, inputs).detach())
 
 
 @ANY_LAYER
 def test_the_module_is_as_before(build: Callable[..., nn.RNNBase]) -> None:
-    model, inputs = build(4, 6), torch.randn(5, 3, 4)
+    model, inputs = build(4, 6), torch.randn(3, 5, 4)
     flat, refs = model._flat_weights, model._flat_weight_refs
-    capture(model, lambda: record_losses(model(inputs), batch_dim=1), records=3)
+    capture(model, _sequence_first, inputs)
     assert model._flat_weights is flat
     assert model._flat_weight_refs is refs
 
@@ -294,9 +297,13 @@ def test_the_module_is_as_before(build: Callable[..., nn.RNNBase]) -> None:
 @pytest.mark.parametrize("build", [nn.RNN, nn.GRU, nn.LSTM])
 def test_packed_sequences_are_refused(build: Callable[..., nn.Module]) -> None:
     model = build(4, 6, batch_first=True)
-    packed = pack_padded_sequence(torch.randn(3, 5, 4), [5, 4, 2], batch_first=True)
+
+    def losses(net: nn.Module, x: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, [4], batch_first=True)
+        return record_losses(net(packed)[1], batch_dim=1)
+
     with pytest.raises(CaptureError, match="Pad the sequences instead"):
-        capture(model, lambda: record_losses(model(packed)[1], batch_dim=1), records=3)
+        capture(model, losses, torch.randn(3, 5, 4))
 
 
 class Unrolled(nn.Module):

@@ -1,8 +1,11 @@
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
-from tests.gradients.harness import PRECISIONS, Precision, assert_matches_loop
+from plumbline.gradients import capture, hvp
+from tests.gradients.harness import PRECISIONS, Precision, assert_matches_loop, output_losses
 
 weight_norm = nn.utils.parametrizations.weight_norm
 
@@ -30,3 +33,20 @@ def test_one_of_the_two_frozen(frozen: str, records: int, precision: Precision) 
     layer = weight_norm(nn.Linear(4, 3))
     getattr(layer.parametrizations.weight, frozen).requires_grad_(False)
     assert_matches_loop(layer, torch.randn(records, 4), **precision)
+
+
+@pytest.mark.parametrize("isolation", ["vmap", "loop"])
+def test_hessian_products_are_finite_differences(isolation: Any) -> None:
+    """Double backward through torch's own function is no oracle: it is wrong."""
+    model = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)).double()
+    x = torch.randn(5, 4).double()
+    vector = {name: torch.randn_like(p) for name, p in model.named_parameters()}
+    found = hvp(model, output_losses, x, vector, isolation=isolation).materialise()
+    step = 1e-5
+    ahead, behind = (
+        capture(model, output_losses, x, at={n: sign * step * v for n, v in vector.items()})
+        for sign in (1, -1)
+    )
+    for name, rows in ahead.materialise().items():
+        slope = (rows - behind.materialise()[name]) / (2 * step)
+        torch.testing.assert_close(found[name], slope, rtol=1e-5, atol=1e-6)

@@ -9,7 +9,11 @@ None to use the general rule in ``general.py``.
 
 ``in_any_capture=True`` marks a handler that works when every parameter gets per-record values too
 (for Hessian products). ``rewrites=True`` marks one that only expresses its function through other
-torch functions (attention): it runs inside the model, for one record.
+torch functions (attention): it runs inside the model, for one record; with ``in_loop=True`` also
+when records run one after the other.
+
+``@refuses(F.embedding)`` marks a function that looks at every call inside a model, whether or not a
+parameter is trained there, and raises if the call lets records mix.
 """
 
 from __future__ import annotations
@@ -28,10 +32,12 @@ ANYTHING = object()
 HANDLERS: dict[Any, Handler] = {}
 IN_ANY_CAPTURE: set[Any] = set()
 REWRITES: set[Any] = set()
+IN_LOOP: set[Any] = set()
+REFUSALS: dict[Any, Callable[..., None]] = {}
 
 
 def handles(
-    *functions: Any, in_any_capture: bool = False, rewrites: bool = False
+    *functions: Any, in_any_capture: bool = False, rewrites: bool = False, in_loop: bool = False
 ) -> Callable[[F], F]:
     """Registers the decorated handler for some torch functions.
 
@@ -39,6 +45,7 @@ def handles(
         functions: The torch functions (``F.linear``, ``torch.conv2d`` ...).
         in_any_capture: Whether the handler also works for Hessian products.
         rewrites: Whether the handler only calls other torch functions, for one record.
+        in_loop: Whether it replaces torch's function one record at a time, too.
     """
 
     def register(handler: F) -> F:
@@ -46,9 +53,24 @@ def handles(
             HANDLERS[function] = handler
             if rewrites:
                 REWRITES.add(function)
+            if in_loop:
+                IN_LOOP.add(function)
             if in_any_capture or rewrites:
                 IN_ANY_CAPTURE.add(function)
         return handler
+
+    return register
+
+
+def refuses(*functions: Any) -> Callable[[F], F]:
+    """Registers a function that gets the arguments of every call of some torch functions.
+
+    It raises if the call lets records mix, and returns nothing otherwise.
+    """
+
+    def register(refusal: F) -> F:
+        REFUSALS.update(dict.fromkeys(functions, refusal))
+        return refusal
 
     return register
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plumbline.gradients.layers import handles
 from plumbline.gradients.layers.random import dropped
-from plumbline.gradients.lowering import Lowered, has_records, lowered
+from plumbline.gradients.lowering import Lowered, by_record, has_records, lowered
 from plumbline.gradients.tape import Tape
 
 Projected = tuple[Tensor, Tensor, Tensor]
@@ -88,6 +88,12 @@ def multi_head_attention(
     return F.linear(attended, out_proj_weight, out_proj_bias).transpose(0, 1), weights
 
 
+@handles(torch._nested_tensor_from_mask_left_aligned, rewrites=True)
+def never_nested(tape: Tape, tensor: Tensor, mask: Tensor) -> bool:
+    """Whether ``nn.TransformerEncoder`` may drop padding: its sizes would depend on the data."""
+    return False
+
+
 @handles(F.scaled_dot_product_attention, rewrites=True)
 def attention(
     tape: Tape,
@@ -130,7 +136,7 @@ def attention(
         output = F.scaled_dot_product_attention(
             q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
-        return output.unflatten(0, (tape.records, -1)) if rank == 4 else output
+        return by_record(output, tape.records) if rank == 4 else output
 
     return lowered(on_batch, inputs, {})  # type: ignore[no-any-return]
 

@@ -15,9 +15,31 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from plumbline.gradients.errors import RecordsMixError
-from plumbline.gradients.layers import handles
+from plumbline.gradients.layers import handles, refuses
 from plumbline.gradients.lowering import Lowered, has_records, lowered
 from plumbline.gradients.tape import Tape
+
+
+@refuses(F.batch_norm)
+def refuse_batch_statistics(
+    tape: Tape,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> None:
+    """Refuses statistics of a record without company."""
+    if training and not tape.has_company:
+        known = tape.weight(weight) or tape.weight(bias)
+        raise RecordsMixError(
+            f"The batch normalisation{f' of {known.name!r}' if known else ''} is in training "
+            "mode, where every record's output depends on the whole batch. Use GroupNorm "
+            "(plumbline.suggest_fixes(model) does), or put the layer in evaluation mode."
+        )
 
 
 @handles(F.batch_norm, rewrites=True)
@@ -35,13 +57,6 @@ def batch_norm(
     """``F.batch_norm`` of one record's rows ``[N, C, ...]``."""
     if not has_records(input):
         return None
-    if training and not tape.has_company:
-        known = tape.weight(weight) or tape.weight(bias)
-        raise RecordsMixError(
-            f"A batch normalisation{f' (with {known.name!r})' if known else ''} is in training "
-            "mode, where every record's output depends on the whole batch. Use GroupNorm "
-            "(plumbline.suggest_fixes(model) does), or put the layer in evaluation mode."
-        )
 
     def on_batch(_call: Lowered, args: Any, _kwargs: Any) -> Tensor:
         (rows,) = args
@@ -50,7 +65,7 @@ def batch_norm(
         fixed = (running_mean, running_var, None, None, False, momentum, eps)
         return F.batch_norm(rows.flatten(0, 1), *fixed).view(rows.shape)
 
-    normal = lowered(on_batch, (input,), {})
+    normal: Tensor = lowered(on_batch, (input,), {})
     shape = (1, -1, *(1,) * (input.dim() - 2))
     if weight is not None:
         normal = normal * weight.view(shape)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from plumbline.gradients.kernels import KERNELS, Key, bucket
 from plumbline.gradients.layers import handles
+from plumbline.gradients.lowering import by_record
 from plumbline.gradients.rounding import RowSquares, product_slack, square_rows
 from plumbline.gradients.tape import Tape
 from plumbline.gradients.terms import Dense, Term, rows_like
@@ -280,7 +281,7 @@ def _convolve(
         if several != 1 and known[0].offset is not None:
             return None
         output = _convolve_rows(tape, inputs.flatten(0, 1), weight, bias, geometry)
-        return output.unflatten(0, (tape.records, several))
+        return by_record(output, tape.records)
     return _convolve_rows(tape, inputs, weight, bias, geometry)
 
 

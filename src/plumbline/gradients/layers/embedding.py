@@ -7,6 +7,7 @@ table's size), so the norm has no cancellation beyond that of the sum itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.kernels import Key, bucket
-from plumbline.gradients.layers import handles
+from plumbline.gradients.layers import handles, refuses
 from plumbline.gradients.rounding import square_rows, unit_roundoff
 from plumbline.gradients.summation import float64
 from plumbline.gradients.tape import Tape
@@ -130,6 +131,30 @@ class EmbeddingRows(Term):
         return self.back.device
 
 
+@refuses(F.embedding, F.embedding_bag)
+def refuse_mixing(
+    tape: Tape,
+    input: Tensor,
+    weight: Tensor,
+    *options: Any,
+    max_norm: float | None = None,
+    scale_grad_by_freq: bool = False,
+    **others: Any,
+) -> None:
+    """Refuses the options with which one record's tokens reach another's, or a later step."""
+    # options: padding_idx or offsets, max_norm, norm_type, scale_grad_by_freq, ...
+    max_norm = options[1] if len(options) > 1 else max_norm
+    scale_grad_by_freq = scale_grad_by_freq or any(options[3:4])
+    if max_norm is None and not scale_grad_by_freq:
+        return
+    known = tape.weight(weight)
+    raise RecordsMixError(
+        f"The embedding{f' {known.name!r}' if known else ''} uses "
+        f"{'max_norm' if max_norm is not None else 'scale_grad_by_freq'}, which lets one "
+        "record's tokens change another record's gradient. Build it without that option."
+    )
+
+
 @handles(F.embedding, in_any_capture=True)
 def embedding(
     tape: Tape,
@@ -143,12 +168,6 @@ def embedding(
 ) -> Tensor | None:
     """``F.embedding`` at each record's own table, with its gradients captured."""
     table = tape.weight(weight)
-    if max_norm is not None or scale_grad_by_freq:
-        raise RecordsMixError(
-            f"The embedding '{table.name if table else '?'}' uses "
-            f"{'max_norm' if max_norm is not None else 'scale_grad_by_freq'}, which lets one "
-            "record's tokens change another record's gradient. Build it without that option."
-        )
     if table is None or not tape.has_records(input):
         return None
     tokens = input.flatten(1) if input.dim() > 1 else input[:, None]

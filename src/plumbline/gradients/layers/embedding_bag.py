@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.gradients.layers import handles
-from plumbline.gradients.layers.embedding import embedding
+from plumbline.gradients.lowering import has_records
 from plumbline.gradients.tape import Tape
 
 
@@ -32,8 +32,6 @@ def embedding_bag(
     """``F.embedding_bag`` with one bag per record."""
     if tape.weight(weight) is None or tape.weight(per_sample_weights) is not None:
         return None
-    if max_norm is not None or scale_grad_by_freq:
-        return embedding(tape, input, weight, None, max_norm, norm_type, scale_grad_by_freq)
     tokens, shares = input, per_sample_weights
     counted = torch.ones_like(tokens, dtype=torch.bool)
     if input.dim() == 1:
@@ -62,7 +60,7 @@ def _bags(
         raise ValueError("offsets has to be a 1D Tensor when the input is 1D, got None.")
     starts = offsets[:-1] if include_last else offsets
     stops = offsets[1:] if include_last else torch.cat([offsets[1:], offsets.new_tensor([length])])
-    longest = max(1, int((stops - starts).max())) if len(starts) else 1
-    places = starts[:, None] + torch.arange(longest, device=device)
+    longest = length if has_records(offsets) else int((stops - starts).max()) if len(starts) else 0
+    places = starts[:, None] + torch.arange(max(1, longest), device=device)
     counted = places < stops[:, None]
     return places.masked_fill(~counted, 0), counted

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from plumbline.gradients.errors import CaptureError
+from plumbline.gradients.errors import CaptureError, UnsupportedModelError
 from plumbline.gradients.layers import ANYTHING, handles
 from plumbline.gradients.tape import Tape, Weight, quiet_vmap
 from plumbline.gradients.tracked import Tracked
@@ -30,19 +30,26 @@ def general(
     tape: Tape, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     """``func`` of parameters and records, or of parameters only."""
-    if (overwritten := _in_place(func)) is not None:
-        if tape.weight(args[0]) is not None:
-            return general(tape, overwritten, args, kwargs)
-        # Pass a copy: the derivative needs the values that are overwritten here.
-        result = general(tape, overwritten, (args[0].clone(), *args[1:]), kwargs)
-        return args[0].copy_(result)
+    overwritten = _in_place(func)
+    if overwritten is not None and tape.weight(args[0]) is not None:
+        return general(tape, overwritten, args, kwargs)
     leaves, spec = tree_flatten((tuple(args), kwargs))
     weights = {place: leaf._weight for place, leaf in enumerate(leaves) if type(leaf) is Tracked}
     records = [place for place, leaf in enumerate(leaves) if tape.has_records(leaf)]
-    call = _Call(func, leaves, spec)
-    if records:
-        return _meet(tape, call, weights, records)
-    return _make(tape, call, weights)
+    if overwritten is not None:
+        # The derivative needs a copy of the values that are overwritten here.
+        leaves[0] = args[0].clone()
+    call = _Call(overwritten or func, leaves, spec)
+    result = _meet(tape, call, weights, records) if records else _make(tape, call, weights)
+    if overwritten is None:
+        return result
+    if records and 0 not in records:
+        raise UnsupportedModelError(
+            f"The parameter '{next(iter(weights.values())).name}' and a record are written into a "
+            "tensor that all records share. Make a new tensor instead (y = y + x, torch.cat, "
+            "torch.stack), or one of the record's own (torch.zeros_like(x))."
+        )
+    return args[0].copy_(result)
 
 
 class _Call:

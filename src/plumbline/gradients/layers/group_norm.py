@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.gradients.errors import RecordsMixError
-from plumbline.gradients.layers import handles
+from plumbline.gradients.layers import handles, refuses
 from plumbline.gradients.layers.scale_shift import own_rows
 from plumbline.gradients.tape import Tape
 
@@ -36,6 +36,26 @@ def group_norm(
     return output.view(input.shape)
 
 
+@refuses(F.instance_norm)
+def refuse_running_statistics(
+    tape: Tape,
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> None:
+    """Refuses an instance normalisation that notes the records' statistics."""
+    if use_input_stats and running_mean is not None:
+        raise RecordsMixError(
+            "An instance normalisation keeps running statistics, which carry one record's values "
+            "to later steps. Build it with track_running_stats=False."
+        )
+
+
 @handles(F.instance_norm, in_any_capture=True)
 def instance_norm(
     tape: Tape,
@@ -51,9 +71,4 @@ def instance_norm(
     """``F.instance_norm``: group normalisation with one group per channel."""
     if not use_input_stats and running_mean is not None and running_var is not None:
         return None  # fixed statistics
-    if running_mean is not None:
-        raise RecordsMixError(
-            "An instance normalisation keeps running statistics, which carry one record's values "
-            "to later steps. Build it with track_running_stats=False."
-        )
     return group_norm(tape, input, input.shape[2], weight, bias, eps)

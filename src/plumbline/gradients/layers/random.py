@@ -25,17 +25,21 @@ _LONG = 256
 """From this many numbers on, a generator for each record is faster than hashing each number."""
 
 
-def kept(tape: Tape, shape: tuple[int, ...], p: float) -> Tensor:
-    """What dropout multiplies with, ``[B, *shape]``: 0 with probability p, else 1 / (1 - p)."""
+def kept(tape: Tape, shape: tuple[int, ...], p: float, like: Tensor) -> Tensor:
+    """What dropout multiplies with, ``[B, *shape]``: 0 with probability p, else 1 / (1 - p).
+
+    It is of ``like``'s type and on its device.
+    """
     count = torch.Size(shape).numel()
     if count < _LONG:
-        mask = (tape.random.uniform(*shape) >= p).to(torch.float32)
+        mask = tape.random.uniform(*shape) >= p
     else:
-        mask = torch.empty(tape.records, *shape)
+        mask = torch.empty(tape.records, *shape, device="cpu")
         generator = torch.Generator()
         for row, seed in zip(mask, tape.random.seeds().tolist(), strict=True):
             row.bernoulli_(1 - p, generator=generator.manual_seed(seed))
-    return mask.div_(1 - p) if p < 1 else mask.zero_()
+    mask = mask.to(like.device, like.dtype)
+    return mask / (1 - p) if p < 1 else mask.zero_()
 
 
 def dropped(tape: Tape, tensor: Tensor, p: float, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -43,10 +47,10 @@ def dropped(tape: Tape, tensor: Tensor, p: float, shape: tuple[int, ...] | None 
     shape = tuple(tensor.shape) if shape is None else shape
 
     def on_batch(call: Lowered, args: Any, kwargs: Any) -> Tensor:
-        return kept(tape, shape, p).to(tensor.device)
+        return kept(tape, shape, p, tensor)
 
-    mask = _of_each_record(tape, on_batch)
-    return tensor * mask.to(tensor.dtype)
+    mask: Tensor = _of_each_record(tape, on_batch)
+    return tensor * mask
 
 
 @handles(F.dropout, torch.dropout, rewrites=True)

@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.gradients.errors import CaptureError
+from plumbline.gradients.errors import UnsupportedModelError
 from plumbline.gradients.layers import handles
 from plumbline.gradients.layers.linear import Outer
 from plumbline.gradients.layers.random import kept
-from plumbline.gradients.lowering import Lowered, has_records, lowered
+from plumbline.gradients.lowering import Lowered, by_record, has_records, lowered
 from plumbline.gradients.tape import Tape, Weight
 from plumbline.gradients.terms import Dense
 
@@ -86,6 +86,16 @@ handles(torch.gru_cell, rewrites=True)(partial(_cell, "gru"))
 handles(torch.lstm_cell, rewrites=True)(partial(_cell, "lstm"))
 
 
+@handles(torch._pack_padded_sequence, rewrites=True)
+def refuse_packed(tape: Tape, *args: Any, **kwargs: Any) -> None:
+    """Refuses packed sequences: their sizes depend on the data."""
+    raise UnsupportedModelError(
+        "The model packs its sequences (pack_padded_sequence), and the size of what comes out "
+        "depends on the data. Pad the sequences instead (torch.nn.utils.rnn.pad_sequence) and "
+        'read each record\'s output at its own length, or use isolation="loop".'
+    )
+
+
 def _layers(
     tape: Tape,
     kind: Kind,
@@ -100,12 +110,6 @@ def _layers(
     batch_first: bool = False,
 ) -> tuple[Tensor, ...] | None:
     """Runs every layer and direction; outputs and last states as torch returns them."""
-    if isinstance(hx, Tensor) and not hx.is_floating_point():  # the batch sizes of packed data
-        raise CaptureError(
-            "A recurrent layer got a PackedSequence, in which records are interleaved, so their "
-            "gradients cannot be told apart. Pad the sequences instead "
-            "(torch.nn.utils.rnn.pad_sequence) and read each record's output at its own length."
-        )
     states = (hx,) if isinstance(hx, Tensor) else tuple(hx)
     if not _runs((input, *states), params):
         return None
@@ -128,11 +132,11 @@ def _layers(
             steps = torch.cat(outputs, -1) if bidirectional else outputs[0]
             if dropout and train and layer < num_layers - 1:
                 several = steps.shape[1] // tape.records
-                mask = kept(tape, (steps.shape[0], several, steps.shape[2]), dropout)
-                steps = steps * mask.transpose(0, 1).flatten(1, 2).to(steps.dtype)
-        output = steps.transpose(0, 1).unflatten(0, (tape.records, -1))  # [B, N, T, H]
+                mask = kept(tape, (steps.shape[0], several, steps.shape[2]), dropout, steps)
+                steps = steps * mask.transpose(0, 1).flatten(1, 2)
+        output = by_record(steps.transpose(0, 1), tape.records)  # [B, N, T, H]
         last = [
-            torch.stack(parts, 1).unflatten(0, (tape.records, -1)).transpose(1, 2)
+            by_record(torch.stack(parts, 1), tape.records).transpose(1, 2)
             for parts in zip(*ends, strict=True)
         ]
         return output if batch_first else output.transpose(1, 2), *last

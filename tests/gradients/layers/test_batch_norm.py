@@ -1,28 +1,22 @@
-"""``capture(..., together=...)``: records of several rows that share batch statistics.
+"""``capture(..., rows=...)``: records of several rows that share batch statistics.
 
-The oracle takes one record after the other through a real BatchNorm in training mode: what a
-bucket of records (paper 003, Fig. 8) or a record with public companions (Alg. 3) is to BatchNorm.
+The oracle takes one record after the other through a real BatchNorm in training mode: what a record
+with public companions (paper 003, Alg. 3) is to BatchNorm.
 """
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from plumbline.gradients import (
-    CaptureError,
-    EscapedParameterError,
-    PerSampleGradients,
-    Perturbation,
-    capture,
-    grouped_batch_norm,
-)
+from plumbline.gradients import PerSampleGradients, Perturbation, RecordsMixError, capture
+from plumbline.gradients.layers.batch_norm import own_statistics
 from tests.gradients.harness import Gradients, _assert_operations, record_losses, record_norms
 
-INDEX = (0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3)  # uneven groups
-MIXED = (2, 0, 1, 2, 3, 1, 0, 2, 3, 1, 2)
+RECORDS = 4
 
 
 class Residual(nn.Module):
@@ -75,29 +69,38 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 class Case:
     """A model in training mode, its rows, and by how much each row's loss counts."""
 
-    def __init__(self, kind: str, index: tuple[int, ...]) -> None:
+    def __init__(self, kind: str, each: int) -> None:
         make, shape = MODELS[kind]
         self.model = make().double()
         for module in self.model.modules():
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d) and module.affine:
                 nn.init.normal_(module.weight, 1.0, 0.3)
                 nn.init.normal_(module.bias)
-        self.index = torch.tensor(index)
-        self.rows = 1 + 2 * torch.randn(len(index), *shape).double()
-        self.weights = torch.ones(len(index)).double()
+        self.each = each
+        self.rows = 1 + 2 * torch.randn(RECORDS * each, *shape).double()
+        self.weights = torch.ones(RECORDS * each).double()
 
-    def captured(self, at: Perturbation | dict[str, Tensor] | None = None) -> PerSampleGradients:
-        with grouped_batch_norm(self.model, self.index):
-            return capture(self.model, self.losses, at=at, together=self.index)
+    def captured(
+        self, at: Perturbation | dict[str, Tensor] | None = None, **named: Any
+    ) -> PerSampleGradients:
+        batch = self.rows, self.weights
+        with own_statistics(self.model):
+            return capture(self.model, self.losses, batch, at, rows=self.each, **named)
 
-    def losses(self) -> Tensor:
-        return self.weights * record_losses(self.model(self.rows))
+    @staticmethod
+    def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        rows, weights = batch
+        return weights * record_losses(model(rows))
+
+    def of(self, record: int) -> slice:
+        """The record's rows."""
+        return slice(record * self.each, (record + 1) * self.each)
 
     def loop(self, offsets: Gradients | None = None) -> Gradients:
         """One record at a time, on a copy of the model (at its own weights, if moved)."""
         stacked: dict[str, list[Tensor]] = {name: [] for name, _ in self.model.named_parameters()}
-        for group in range(int(self.index.max()) + 1):
-            model, mine = copy.deepcopy(self.model).train(), self.index == group
+        for group in range(RECORDS):
+            model, mine = copy.deepcopy(self.model).train(), self.of(group)
             parameters = dict(model.named_parameters())
             with torch.no_grad():
                 for name, offset in (offsets or {}).items():
@@ -114,7 +117,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=[INDEX, MIXED], ids=["in order", "mixed"])
+@pytest.fixture(params=[2, 5], ids=["two rows", "five rows"])
 def case(request: pytest.FixtureRequest, kind: str) -> Case:
     return Case(kind, request.param)
 
@@ -126,18 +129,25 @@ def test_it_is_the_loop_over_records(case: Case) -> None:
         _assert_operations(case.captured(), truth, 1e-10, f"{which} capture", whole=False)
 
 
+def test_one_record_at_a_time_is_the_same(case: Case) -> None:
+    _assert_operations(case.captured(isolation="loop"), case.loop(), 1e-10, "loop", whole=False)
+
+
 def test_the_losses_are_the_records_sums(case: Case) -> None:
     found = case.captured()
-    with grouped_batch_norm(case.model, case.index):
-        rows = case.losses().detach()
-    expected = torch.stack([rows[case.index == group].sum() for group in range(4)])
-    torch.testing.assert_close(found.losses, expected, rtol=1e-12, atol=0)
+    model = copy.deepcopy(case.model).train()
+    batch = case.rows, case.weights
+    expected = [
+        case.losses(model, tuple(part[case.of(record)] for part in batch)).sum()
+        for record in range(RECORDS)
+    ]
+    torch.testing.assert_close(found.losses, torch.stack(expected).detach(), rtol=1e-12, atol=0)
 
 
 def test_rows_whose_losses_do_not_count_still_count_in_the_statistics(kind: str) -> None:
     """Companions: only the first row of a record has a loss (paper 003, Alg. 3)."""
-    case = Case(kind, INDEX)
-    case.weights = torch.tensor([1, 0, 1, 0, 0, 1, 0, 0, 0, 1, 0]).double()
+    case = Case(kind, 3)
+    case.weights = torch.tensor([1, 0, 0] * RECORDS).double()
     truth = case.loop()
     _assert_operations(case.captured(), truth, 1e-10, "companions", whole=False)
     case.rows[1] += 1.0
@@ -156,15 +166,15 @@ def test_each_record_at_its_own_weights(case: Case) -> None:
     # Checked against autograd or not, the perturbed capture is the loop's.
     fresh, known = case.captured(), case.captured()
     for found in (fresh, known):
-        at = Perturbation(found, scale, index=case.index)
+        at = Perturbation(found, scale)
         _assert_operations(case.captured(at), expected, 1e-10, "perturbed", whole=False)
 
 
 def test_a_first_capture_may_be_perturbed(kind: str) -> None:
-    case = Case(kind, MIXED)
+    case = Case(kind, 3)
     truth = case.loop()
     own = PerSampleGradients.of(truth, torch.zeros(4).double())
-    found = case.captured(Perturbation(own, 0.05, index=case.index))
+    found = case.captured(Perturbation(own, 0.05))
     expected = case.loop({name: 0.05 * rows for name, rows in truth.items()})
     _assert_operations(found, expected, 1e-10, "perturbed", whole=False)
 
@@ -176,10 +186,10 @@ def test_all_records_at_one_other_place(case: Case) -> None:
 
 
 def test_no_record_moves_another(kind: str) -> None:
-    case = Case(kind, MIXED)
+    case = Case(kind, 3)
     case.captured()
     before = case.captured().materialise()
-    case.rows[case.index == 2] = 1e3 * torch.randn_like(case.rows[case.index == 2])
+    case.rows[case.of(2)] = 1e3 * torch.randn_like(case.rows[case.of(2)])
     after = case.captured().materialise()
     others = torch.tensor([0, 1, 3])
     for name, rows in before.items():
@@ -187,29 +197,29 @@ def test_no_record_moves_another(kind: str) -> None:
 
 
 def test_a_model_is_as_before(kind: str) -> None:
-    case = Case(kind, INDEX)
+    case = Case(kind, 3)
     state = {name: value.clone() for name, value in case.model.state_dict().items()}
     case.captured()
     for name, value in case.model.state_dict().items():
         assert torch.equal(value, state[name]), name
 
 
-@pytest.mark.parametrize("perturbed", [False, True], ids=["plain", "perturbed"])
-def test_groups_that_do_mix_are_refused(kind: str, perturbed: bool) -> None:
-    """BatchNorm took other rows together than it is said: the records' losses are not theirs."""
-    case = Case(kind, INDEX)
-    at = None
-    if perturbed:
-        own = PerSampleGradients.of(case.loop(), torch.zeros(4).double())
-        at = Perturbation(own, 0.05, index=torch.tensor(MIXED))
-    with (
-        grouped_batch_norm(case.model, case.index),
-        pytest.raises(EscapedParameterError, match=r"differs from autograd's own"),
-    ):
-        capture(case.model, case.losses, at=at, together=torch.tensor(MIXED))
+@pytest.mark.parametrize("frozen", [False, True])
+def test_without_company_there_are_no_statistics(kind: str, frozen: bool) -> None:
+    case = Case(kind, 1)
+    for module in case.model.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            module.requires_grad_(not frozen)
+    for isolation in ("vmap", "loop"):
+        with pytest.raises(RecordsMixError, match=r"in training mode.*GroupNorm"):
+            case.captured(isolation=isolation)
 
 
-def test_rows_that_mix_are_refused_when_each_is_said_to_be_a_record(kind: str) -> None:
-    case = Case(kind, INDEX)
-    with grouped_batch_norm(case.model, case.index), pytest.raises(CaptureError):
-        capture(case.model, case.losses)
+def test_modules_are_put_back_after_an_error(kind: str) -> None:
+    case = Case(kind, 2)
+    norms = [m for m in case.model.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d)]
+    norms[0].eval()
+    before = [(norm.training, norm.track_running_stats) for norm in norms]
+    with pytest.raises(ZeroDivisionError), own_statistics(case.model):
+        raise ZeroDivisionError
+    assert [(norm.training, norm.track_running_stats) for norm in norms] == before
