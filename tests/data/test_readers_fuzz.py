@@ -17,7 +17,7 @@ import pytest
 import torch
 from scipy.io import savemat
 
-from plumbline.data import Splits, from_table
+from plumbline.data import Splits, table
 from plumbline.data.archives import unpack
 from plumbline.data.celeba import celeba
 from plumbline.data.cifar import cifar10
@@ -79,7 +79,7 @@ def any_checksum(patch: Patch, module: str, *names: str) -> None:
 def a_csv_file(root: Path, patch: Patch) -> Reader:
     rows = [f"{k},{k / 7:.3f},{'ab'[k % 2]},{'xyz'[k % 3]}" for k in range(20)]
     path = saved(root / "my.csv", "\n".join(["age,score,sex,income", *rows]).encode())
-    return Reader(path, lambda: records(from_table(path, target="income", sensitive="sex")))
+    return Reader(path, lambda: records(table(path, target="income", sensitive="sex")))
 
 
 def a_parquet_file(root: Path, patch: Patch) -> Reader:
@@ -89,7 +89,7 @@ def a_parquet_file(root: Path, patch: Patch) -> Reader:
         pyarrow.table(columns), root / "my.parquet"
     )
     path = root / "my.parquet"
-    return Reader(path, lambda: records(from_table(path, target="income", sensitive="sex")))
+    return Reader(path, lambda: records(table(path, target="income", sensitive="sex")))
 
 
 def an_idx_file(root: Path, patch: Patch) -> Reader:

@@ -1,6 +1,6 @@
 """How the rows of a table become numbers: what a model trained on one needs to see new rows.
 
-``from_table`` makes a ``TableEncoding`` and trains on what it gives; written to a file as plain
+``table`` makes a ``TableEncoding`` and trains on what it gives; written to a file as plain
 values and read again with ``read_encoding``, it gives the same numbers for the same cells. What of
 it was taken from the training rows is not covered by epsilon, and the file says so.
 """
