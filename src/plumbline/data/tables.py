@@ -131,7 +131,8 @@ def table(
         )
         return Splits(
             source.path.stem if isinstance(source, TableFile) else "own",
-            *(encoder.records(part) for part in parts),
+            encoder.records(parts[0]),
+            encoder.records(parts[1]),
             classes=encoder.encoding.classes,
             groups=encoder.groups,
             constants=encoder.constants,

@@ -72,7 +72,7 @@ class Study:
     @property
     def titles(self) -> list[str]:
         """The methods' titles at the budget's epsilon, rows of one method beside each other."""
-        shown = [title for title in self.runs if self.part(title).epsilon is None]
+        shown = [t for t in self.runs if self.single or self.part(t).epsilon is None]
         order = list(dict.fromkeys(self.base(title) for title in shown))
         return sorted(shown, key=lambda title: order.index(self.base(title)))
 
