@@ -99,24 +99,11 @@ def cifar10(
     statistics = Pixels((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
     parts = _load("cifar10", CIFAR10, (10,), folder, allow_partial, verify)
     train, test = ((x, y, y) for x, (y,) in parts)
-    return splits(
-        "cifar10",
-        train,
-        test,
-        classes=CIFAR10_CLASSES,
-        groups=CIFAR10_CLASSES,
-        published=statistics,
-        normalise=normalise,
-    )
+    return splits("cifar10", train, test, CIFAR10_CLASSES, statistics, normalise)
 
 
 @dataset("cifar100", (CIFAR100_ARCHIVE,))
-def cifar100(
-    *,
-    folder: Folder = None,
-    normalise: bool = False,
-    verify: bool = True,
-) -> Splits:
+def cifar100(*, folder: Folder = None, normalise: bool = False, verify: bool = True) -> Splits:
     """CIFAR-100: 50,000 and 10,000 images ``[3, 32, 32]`` of 100 classes, in 20 groups.
 
     The groups are the data set's own superclasses ("coarse labels"), five classes each.
@@ -129,15 +116,8 @@ def cifar100(
     statistics = Pixels((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
     parts = _load("cifar100", CIFAR100, (20, 100), folder, False, verify)
     train, test = ((x, fine, coarse) for x, (coarse, fine) in parts)
-    return splits(
-        "cifar100",
-        train,
-        test,
-        classes=CIFAR100_CLASSES,
-        groups=CIFAR100_GROUPS,
-        published=statistics,
-        normalise=normalise,
-    )
+    names = CIFAR100_CLASSES, statistics, normalise, CIFAR100_GROUPS
+    return splits("cifar100", train, test, *names)
 
 
 def _load(
