@@ -294,7 +294,7 @@ def test_a_cosine_with_what_is_not_finite_is_undefined(value: float) -> None:
 
 
 def test_plain_results_name_their_fields() -> None:
-    bound = dg.PenaltyBound(1.0, dg.Undefined("a reason"))
-    assert dg.to_json(bound) == {"norm_of_mean": 1.0, "mean_of_norms": "undefined: a reason"}
+    bound = dg.Trace(1.0, dg.Undefined("a reason"))
+    assert dg.to_json(bound) == {"value": 1.0, "standard_error": "undefined: a reason"}
     assert dg.to_json({0.5: torch.tensor([1.0, 2.0])}) == {"0.5": [1.0, 2.0]}
     assert json.loads(json.dumps(dg.to_json((bound, None)))) == [dg.to_json(bound), None]

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from plumbline.data.encoding import Where, check_one_of, one_hot, to_unit_range
 from plumbline.data.files import DataError
-from plumbline.data.table_files import TableChunk, TableFile, read_table
+from plumbline.data.table_files import Table, TableChunk, open_table
 
 FORMAT = 2
 
@@ -152,11 +152,11 @@ class TableEncoding:
         Raises:
             DataError: For a column that is not there, or a cell that cannot be used, by name.
         """
-        found = [rows for _, rows in self.pieces(read_table(path), missing=missing)]
+        found = [rows for _, rows in self.pieces(open_table(path), missing=missing)]
         return torch.cat(found) if found else torch.empty(0, len(self.features))
 
     def pieces(
-        self, table: TableFile, *, missing: Literal["error", "drop"] = "error"
+        self, table: Table, *, missing: Literal["error", "drop"] = "error"
     ) -> Iterator[tuple[TableChunk, Tensor]]:
         """As ``read``, some rows at a time: as they are in the file, and ``[R, features]``."""
         check_one_of("missing", missing, ("error", "drop"))
@@ -164,7 +164,7 @@ class TableEncoding:
         absent = [repr(name) for name in names if name not in table.names]
         if absent:
             raise DataError(
-                f"{table.path} has no column {', '.join(absent)}, which the model was trained on; "
+                f"{table.title} has no column {', '.join(absent)}, which the model was trained on; "
                 f"its columns are {', '.join(table.names)}."
             )
         gaps = set(self.missing_values)
@@ -187,7 +187,7 @@ class TableEncoding:
             if len(chunk):
                 yield chunk, self._encoded(table, chunk)
 
-    def _encoded(self, table: TableFile, chunk: TableChunk) -> Tensor:
+    def _encoded(self, table: Table, chunk: TableChunk) -> Tensor:
         return self.encode(chunk, lambda place: table.where(chunk.rows[place]))
 
     def to_json(self) -> dict[str, Any]:

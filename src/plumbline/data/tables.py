@@ -23,7 +23,7 @@ from plumbline.data.base import Constant, Split, Splits, dataset, not_covered
 from plumbline.data.encoding import Where, check_one_of, codes, split
 from plumbline.data.files import DataError, TableError
 from plumbline.data.table_encoding import Categorical, Numeric, TableEncoding, to_numbers
-from plumbline.data.table_files import Table, TableChunk, TableFile, TableSource, open_table
+from plumbline.data.table_files import Table, TableChunk, TableSource, open_table
 from plumbline.data.table_inference import (
     MOST_CATEGORIES,
     MOST_CLASSES,
@@ -130,7 +130,7 @@ def table(
             parts[0], target, by, features, categories, ends, classes, missing_values
         )
         return Splits(
-            source.path.stem if isinstance(source, TableFile) else "own",
+            source.path.stem if source.path else "own",
             encoder.records(parts[0]),
             encoder.records(parts[1]),
             classes=encoder.encoding.classes,

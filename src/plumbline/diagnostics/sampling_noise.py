@@ -43,11 +43,7 @@ def sampling_noise(sample: Sample) -> SamplingNoise:
     if (nothing := sample.nothing) is not None:
         return SamplingNoise(nothing, nothing, nothing, {})
     squared = _tau_squared(sample, sample.finite)
-    groups: dict[int, Number] = {}
-    if sample.groups is not None:
-        own = sample.groups.to(sample.finite.device)
-        for group in sorted(set(own.tolist())):
-            groups[group] = _tau_squared(sample, sample.finite & (own == group))
+    groups = {group: _tau_squared(sample, own) for group, own in sample.members.items()}
     root = squared if isinstance(squared, Undefined) else math.sqrt(squared)
     return SamplingNoise(squared, root, float(deviations(sample).mean()), groups)
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import html
 import json
+import os
 from collections.abc import Iterable, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
+from plumbline import durable
 from plumbline.diagnostics import NOT_COVERED
 from plumbline.formats import degrees, finite, number, percent, points
 from plumbline.mechanism.rounding import rounded_up
@@ -19,7 +22,7 @@ from plumbline.report import verdict
 from plumbline.report.bundle import plotly
 from plumbline.report.choosing import best, reference
 from plumbline.report.measured import bend, mean
-from plumbline.report.reading import Study
+from plumbline.report.reading import Study, read
 from plumbline.report.saving import saved
 from plumbline.report.section import Figure, Grid, Html, Key, Part, Section, Tabs
 from plumbline.report.sections import SECTIONS
@@ -44,6 +47,24 @@ VERDICT = Section(
     "plumbline.diagnostics.verdict.",
     more="docs/clipping-or-noise.md",
 )
+FILE = "report.html"
+
+
+def write(folder: str | os.PathLike[str], path: str | os.PathLike[str] | None = None) -> Path:
+    """Writes the page of a comparison or a run, and returns where.
+
+    Args:
+        folder: As ``compare`` or ``train`` left it behind.
+        path: Where to; ``report.html`` in the folder by default.
+
+    Raises:
+        ValueError: If there is no finished run in the folder.
+    """
+    text = page(read(folder))
+    target = Path(folder) / FILE if path is None else Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    durable.write(target, text.encode("utf-8"))
+    return target
 
 
 def page(study: Study) -> str:
