@@ -100,30 +100,21 @@ def axis(title: str = "", **options: Any) -> dict[str, Any]:
     }
 
 
-def categories(titles: Sequence[str], **options: Any) -> dict[str, Any]:
-    """A vertical axis of names, the first on top; marks stand at 0, 1, 2..."""
-    return axis(
+def by_name(titles: Sequence[str], across: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The layout of a figure whose vertical axis has names, the first on top, at 0, 1, 2...
+
+    ``across`` is the horizontal axis.
+    """
+    names = axis(
         tickvals=list(range(len(titles))),
         ticktext=[label(title) for title in titles],
         range=[len(titles) - 0.45, -0.55],
         showgrid=False,
-        **options,
     )
-
-
-def margins(titles: Sequence[str], *, on_top: bool = False) -> dict[str, Any]:
-    """The margins of a figure whose vertical axis has these names."""
     longest = max(len(row) for title in titles for row in _lines(title, LABEL))
-    return {"l": 16 + round(7.4 * longest), "r": 16} | (
-        {"t": 52, "b": 10} if on_top else {"t": 10, "b": 46}
-    )
-
-
-def by_name(titles: Sequence[str], across: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """The layout of a figure whose vertical axis has names; ``across`` is the horizontal one."""
-    margin = margins(titles, on_top=across.get("side") == "top")
-    axes = {"xaxis": across, "yaxis": categories(titles), "margin": margin}
-    return {**axes, "hovermode": "closest", **more}
+    ends = {"t": 52, "b": 10} if across.get("side") == "top" else {"t": 10, "b": 46}
+    margin = {"l": 16 + round(7.4 * longest), "r": 16, **ends}
+    return {"xaxis": across, "yaxis": names, "margin": margin, "hovermode": "closest", **more}
 
 
 def trace(name: str, x: Sequence[Any], y: Sequence[Any], hover: str, **more: Any) -> dict[str, Any]:
