@@ -16,7 +16,10 @@ from plumbline.fairness import GroupReport, Undefined
 
 REPORT = GroupReport(
     overall={"accuracy": 0.75, "tpr": Undefined("no positives")},
-    by_group={"a": {"accuracy": 0.5}, "b": {"accuracy": 1.0}},
+    by_group={
+        "a": {"accuracy": 0.5, "tpr": Undefined("no positives")},
+        "b": {"accuracy": 1.0, "tpr": Undefined("no positives")},
+    },
     sizes={"a": 30, "b": 10},
     minimum_size=20,
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from plumbline.cli.app import Json, app, console, examples, show, show_json, table
-from plumbline.cli.names import methods_starting
+from plumbline.cli.options import methods_starting
 
 _ROOMY = 116  # columns of a terminal in which the whole table fits
 

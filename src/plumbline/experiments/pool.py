@@ -41,11 +41,13 @@ class Progress:
         done: How many are finished.
         total: Of how many.
         running: Those at work: name to (steps done, steps).
+        what: What they are: runs, or the trials of a search.
     """
 
     done: int
     total: int
     running: dict[str, tuple[int, int]] = field(default_factory=dict)
+    what: str = "runs"
 
 
 OnProgress = Callable[[Progress], None]
@@ -105,8 +107,8 @@ class Workers:
         waiting = [spec for spec in specs if read_result(root / spec.folder) is None]
         progress.done = len(specs) - len(waiting)
         tell = on_progress or (lambda _: None)
-        tell(progress)
         self._check_fitting(waiting)
+        tell(progress)
         if self._workers == 1:
             _here(waiting, root, progress, tell)
         elif waiting:

@@ -20,9 +20,6 @@ from plumbline.fairness import Undefined
 from plumbline.instruments.describing import Description, recipe_of
 from plumbline.instruments.training import Trained, load
 
-MEASURE = ("bias", "errors", "norms")
-"""What the runs of a comparison on one's own data measure of clipping."""
-
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
@@ -113,7 +110,7 @@ def compare(
 
     Args:
         recipe: A recipe, its path or its name; or leave it out and describe the runs. The rows of a
-            recipe are run as they are, unless ``trials`` are asked for.
+            recipe are run as they are, unless it or ``trials`` asks for tuning.
         folder: Runs are kept in a folder of the recipe's name below this one.
         workers: How many runs at a time; by default one for each core. With 1 they run here.
         private_selection: Chooses every private method's settings so that epsilon covers the
@@ -121,18 +118,12 @@ def compare(
         on_progress: Called with a `Progress` now and then.
         description: The parts of the runs.
     """
-    tuned = "trials" in description
-    if recipe is None:
-        tuned = description.get("trials") != 0
-        description.setdefault("measure", MEASURE)
-        if not tuned:
-            description.pop("trials")
     made = recipe_of(recipe, **description)
     root = Path(folder) / made.name
     with Workers(workers) as pool:
         if private_selection:
             made = _selected(made, root)
-        elif tuned:
+        elif made.tune.before_comparing:
             found = tuning.tune(made, root, workers=pool, on_progress=on_progress)
             found.write(root)
             made = _final(found.recipe)
@@ -167,8 +158,9 @@ def _final(recipe: Recipe) -> Recipe:
 def _with_rows(recipe: Recipe, rows: Sequence[MethodPart]) -> Recipe:
     """The recipe with other rows, tested against DP-SGD where it is among them."""
     names = [row for row in rows if row.name == "dpsgd" and row.model is None]
-    update = {"methods": tuple(rows), "baseline": names[-1].title if names else None}
-    return recipe.model_copy(update=update)
+    tune = recipe.tune.model_copy(update={"before_comparing": False})
+    baseline = names[-1].title if names else None
+    return recipe.model_copy(update={"methods": tuple(rows), "baseline": baseline, "tune": tune})
 
 
 def _selected(recipe: Recipe, root: Path) -> Recipe:

@@ -98,12 +98,7 @@ class Study:
         budget = self.recipe.budget
         if self.single:
             return None
-        return total_cost(
-            self.folder,
-            delta=budget.delta,
-            accountant=budget.accountant,
-            relation=budget.relation,
-        )
+        return total_cost(self.folder, delta=budget.delta, relation=budget.relation)
 
     @property
     def seeds(self) -> int:
