@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from plumbline.cli.app import Json, app, console, examples, show, show_json, table
 from plumbline.cli.options import methods_starting
+
+if TYPE_CHECKING:
+    from plumbline.methods.registry import Row
 
 _ROOMY = 116  # columns of a terminal in which the whole table fits
 
@@ -57,18 +60,18 @@ def methods(
     )
 
 
-def _one(row: Any, json_: bool) -> None:
+def _one(row: Row, json_: bool) -> None:
     from plumbline.methods import METHODS
+    from plumbline.registry import options_of
 
     make = METHODS[row.name].make
     settings = {
-        name: None if parameter.default is parameter.empty else parameter.default
-        for name, parameter in inspect.signature(make).parameters.items()
+        name: "must be given" if one.default is one.empty else repr(one.default)
+        for name, one in options_of(make).items()
     }
     about = inspect.getdoc(make) or ""
     if json_:
-        plain = {name: value if _plain(value) else repr(value) for name, value in settings.items()}
-        show_json({**vars(row), "about": about, "settings": plain})
+        show_json({**vars(row), "about": about, "settings": settings})
         return
     console.print(f"[bold]{row.name}[/bold] ({row.source})", highlight=False)
     console.print(about, highlight=False, markup=False)
@@ -82,11 +85,6 @@ def _one(row: Any, json_: bool) -> None:
     console.print(facts)
     if settings:
         shown = table("setting", "default", numbers=False)
-        for name, parameter in inspect.signature(make).parameters.items():
-            given = parameter.default
-            shown.add_row(name, "must be given" if given is parameter.empty else repr(given))
+        for name, default in settings.items():
+            shown.add_row(name, default)
         console.print(shown)
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | bool | list | tuple)

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 import cloudpickle
 
-from plumbline.experiments.compatibility import check_fits, pairs
+from plumbline.experiments.compatibility import check_fits, parts_of
 from plumbline.experiments.objects import OBJECTS
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_result import RunResult, read_result
@@ -116,10 +116,10 @@ class Workers:
         return [run(spec, root) for spec in specs]
 
     def _check_fitting(self, specs: Sequence[RunSpec]) -> None:
-        for key, spec in pairs(specs).items():
-            if key not in self._fitting:
+        for spec in specs:
+            if parts_of(spec) not in self._fitting:
                 check_fits(spec)
-                self._fitting.add(key)
+                self._fitting.add(parts_of(spec))
 
     def _in_processes(
         self, specs: Sequence[RunSpec], root: Path, progress: Progress, tell: OnProgress

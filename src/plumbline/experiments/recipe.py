@@ -391,12 +391,7 @@ class Recipe(StrictPart):
         Raises:
             RecipeError: Naming the file, the field, and what is wrong with it.
         """
-        try:
-            fields = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise RecipeError(f"The recipe {path} cannot be read: {error.strerror}.") from error
-        except (ValueError, RecursionError) as error:  # not text, not TOML, or nested too deeply
-            raise RecipeError(f"The recipe {path} is not valid TOML: {error}.") from error
+        fields = read_toml(Path(path))
         # A reproduction's file has its recipe within.
         within = "study" in fields and "settings" in fields
         return cls.of(fields["settings"] if within else fields, str(path))
@@ -408,6 +403,20 @@ class Recipe(StrictPart):
             return cls.model_validate(fields)
         except ValidationError as error:
             raise RecipeError(wrong_fields(error, where)) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file.
+
+    Raises:
+        RecipeError: If it cannot be read, naming the file.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:  # not text, not TOML, or nested too deeply
+        raise RecipeError(f"{path} is not valid TOML: {error}.") from error
 
 
 def wrong_fields(error: ValidationError, where: str = "") -> str:

@@ -21,7 +21,7 @@ from plumbline.experiments.paper_verdicts import (
 from plumbline.experiments.papers import Size, read
 from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import RecipeError, require_known
-from plumbline.experiments.studies import STUDIES, Measured, Measurements
+from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def reproduce(
     plan, published = read(name)
     require_known("study", plan.study, list(STUDIES))
     kept = Path(folder) / f"{name}-{size}"
-    measured = STUDIES[plan.study](plan.at(size), kept, workers, on_progress)
+    measured = STUDIES[plan.study](Job(plan.at(size), kept, workers, on_progress))
     values = tuple(
         Line(
             what=f"{row.row} / {metric}",

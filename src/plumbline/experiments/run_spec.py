@@ -28,7 +28,7 @@ from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method
 from plumbline.models import MODELS
-from plumbline.objectives import LOSSES
+from plumbline.objectives import LOSSES, build_loss
 from plumbline.training.moments import mean_release
 
 
@@ -149,15 +149,15 @@ class RunSpec:
     def build_loss(self) -> Any:
         """One loss for each record: a function of output and target, or of model and batch."""
         part = self.recipe.loss
-        made = present(LOSSES, part.name)
-        return made(**part.options) if isinstance(made, type) or part.options else made
+        return build_loss(present(LOSSES, part.name), part.options)
 
 
 def width_of(splits: Splits) -> int:
     """How many numbers a record has; 0 where it is not a row of numbers."""
     x = splits.train.x
-    row = isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point()
-    return len(splits.features) or (int(x.shape[1]) if row else 0)
+    if isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point():
+        return x.shape[1]
+    return len(splits.features)
 
 
 def is_run(folder: Path) -> bool:

@@ -54,10 +54,10 @@ class Verification:
         """As plain values."""
         return {
             "folder": str(self.claim.folder),
-            "run": self.claim.name,
+            "run": self.claim.spec.name,
             "finished": self.claim.result is not None,
             "epsilon": {"stated": self.claim.epsilon, "from the ledger": self.epsilon},
-            "delta": self.claim.delta,
+            "delta": self.claim.budget.delta,
             "checks": [vars(check) for check in self.checks],
             "never confirmed": list(NEVER),
         }
