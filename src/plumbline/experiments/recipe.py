@@ -10,6 +10,8 @@ file's list be a tuple; what is in it stays strict.)
 from __future__ import annotations
 
 import copy
+import functools
+import json
 import math
 import tomllib
 from collections.abc import Sequence
@@ -304,6 +306,11 @@ class MethodPart(StrictPart):
             own |= {"epochs": self.epochs, "steps": None}
         return own
 
+    @property
+    def private(self) -> bool:
+        """Whether the method has a guarantee."""
+        return _is_private(self.name, json.dumps(self.settings, sort_keys=True))
+
     def build(self) -> Method:
         """The method."""
         if is_object(self.name):
@@ -376,7 +383,7 @@ class Recipe(StrictPart):
             row.model_copy(update={"epsilon": epsilon})
             for epsilon in self.epsilons
             for row in self.methods
-            if epsilon != self.budget.epsilon and row.epsilon is None and row.build().private
+            if epsilon != self.budget.epsilon and row.epsilon is None and row.private
         ]
         return (*self.methods, *more)
 
@@ -403,6 +410,11 @@ class Recipe(StrictPart):
             return cls.model_validate(fields)
         except ValidationError as error:
             raise RecipeError(wrong_fields(error, where)) from None
+
+
+@functools.lru_cache
+def _is_private(name: str, settings: str) -> bool:
+    return MethodPart(name=name, settings=json.loads(settings)).build().private
 
 
 def read_toml(path: Path) -> dict[str, Any]:

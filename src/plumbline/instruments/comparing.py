@@ -173,9 +173,9 @@ def _selected(recipe: Recipe, root: Path) -> Recipe:
             "A private selection needs an epsilon; the recipe gives a noise multiplier."
         )
     one = recipe.model_copy(update={"seeds": recipe.seeds[:1], "epsilons": (), "probe": None})
-    rows = [row for row in one.methods if not row.build().private]
+    rows = [row for row in one.methods if not row.private]
     for row in recipe.rows:
-        if row.build().private:
+        if row.private:
             own = one.model_copy(update={"methods": (row,), "baseline": None})
             epsilon = row.epsilon or recipe.budget.epsilon
             seed = None if recipe.noise == "secure" else recipe.seeds[0]

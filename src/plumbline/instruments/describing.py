@@ -180,7 +180,7 @@ def row_named(recipe: Recipe, method: Any) -> MethodPart:
         RecipeError: If it has none of that name.
     """
     if method is None:
-        private = [row for row in recipe.methods if row.build().private]
+        private = [row for row in recipe.methods if row.private]
         return (private or list(recipe.methods))[0]
     row = _row_of(recipe, method)
     if row is None:
