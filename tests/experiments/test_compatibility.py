@@ -24,7 +24,7 @@ def test_a_network_for_other_features(tmp_path: Path, monkeypatch: pytest.Monkey
         compare(recipe(methods=rows), tmp_path, workers=1)
     words = str(refused.value)
     assert "'linear' cannot take the data 'adult': a record has the shape [98]" in words
-    assert "The network's options: features, classes = 2" in words
+    assert "The network's options: features, classes." in words
     assert "\n" not in words
 
 
