@@ -66,12 +66,14 @@ def _one(row: Row, json_: bool) -> None:
 
     make = METHODS[row.name].make
     settings = {
-        name: "must be given" if one.default is one.empty else repr(one.default)
+        name: None if one.default is one.empty else one.default
         for name, one in options_of(make).items()
     }
     about = inspect.getdoc(make) or ""
     if json_:
-        show_json({**vars(row), "about": about, "settings": settings})
+        plain = (str, int, float, list, tuple, type(None))
+        shown = {k: v if isinstance(v, plain) else repr(v) for k, v in settings.items()}
+        show_json({**vars(row), "about": about, "settings": shown})
         return
     console.print(f"[bold]{row.name}[/bold] ({row.source})", highlight=False)
     console.print(about, highlight=False, markup=False)
@@ -84,7 +86,7 @@ def _one(row: Row, json_: bool) -> None:
     facts.add_row("guarantee", row.guarantee)
     console.print(facts)
     if settings:
-        shown = table("setting", "default", numbers=False)
-        for name, default in settings.items():
-            shown.add_row(name, default)
-        console.print(shown)
+        values = table("setting", "default", numbers=False)
+        for name, one in options_of(make).items():
+            values.add_row(name, "must be given" if one.default is one.empty else repr(one.default))
+        console.print(values)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
+from plumbline.auditing.admission import admit
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.objects import found
 from plumbline.experiments.recipe import RecipeError
@@ -31,6 +32,7 @@ def check_fits(spec: RunSpec) -> None:
     Raises:
         RecipeError: If it cannot take them, with their shape and the options that it has; if one of
             the parts has no such option; if the method needs groups and the data have none.
+        NotAdmitted: If the method is from outside, and moves more than it declares.
     """
     try:
         splits = load_data(spec)
@@ -58,6 +60,7 @@ def check_fits(spec: RunSpec) -> None:
             f"The method '{spec.method.name}' treats groups differently, and the data have none: "
             "name the column of the groups (sensitive, --sensitive COLUMN)."
         )
+    admit(method)
 
 
 def _options(name: str) -> str:

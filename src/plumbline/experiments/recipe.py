@@ -432,15 +432,22 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def wrong_fields(error: ValidationError, where: str = "") -> str:
-    """What is wrong with each field, in words; without its name where it was in no file."""
+    """What is wrong with each field, in words.
+
+    Args:
+        error: What was found.
+        where: The file; what was in none is told in one line, by our own words where there are any.
+    """
     wrong = []
     for one in error.errors():
         field = ".".join(map(str, one["loc"])) or "recipe"
         words = one["msg"].removeprefix("Value error, ")
         if _short(one["input"]) and repr(one["input"]) not in words:
             words += f" (given: {one['input']!r})"
-        wrong.append(f"  {field}: {words}" if where else words)
-    return f"{where} cannot be used:\n" + "\n".join(wrong) if where else "; ".join(wrong)
+        named = where or one["type"] != "value_error"
+        wrong.append(f"{field}: {words}" if named else words)
+    lines = [f"{where} cannot be used:", *wrong]
+    return "\n  ".join(lines) if where else "; ".join(wrong)
 
 
 def require_known(kind: str, name: str, names: Sequence[str]) -> None:

@@ -17,9 +17,11 @@ from typing import Any, Literal, TypedDict, Unpack
 from pydantic import ValidationError
 
 from plumbline import methods
+from plumbline.clipping import Clipping, Flat
 from plumbline.data.base import DATASETS
+from plumbline.evaluation import Evaluation
 from plumbline.experiments.loading import load_part
-from plumbline.experiments.objects import reference_to
+from plumbline.experiments.objects import is_object, reference_to
 from plumbline.experiments.recipe import (
     BudgetPart,
     DataPart,
@@ -298,14 +300,21 @@ def _rows(given: Description, groups: bool, *, linear: bool) -> tuple[MethodPart
 def _row(label: str, method: Any, settings: Mapping[str, Any] | None = None) -> MethodPart:
     if isinstance(method, MethodPart):
         return method
+    if isinstance(method, Clipping | Evaluation):
+        label = label or type(method).__name__
+        rules = (method,) if isinstance(method, Evaluation) else ()
+        own = method if isinstance(method, Clipping) else Flat(1.0)
+        method = methods.compose(evaluation=rules, clipping=own)
     if isinstance(method, Method):
-        own = _as_settings(method)
-        if own is not None:
+        found = _as_settings(method)
+        if found is not None:
             title = label or LABELS.get(method.name, "")
-            return MethodPart(name=method.name, label=title, settings=own)
+            return MethodPart(name=method.name, label=title, settings=found)
         token = reference_to(methods.METHODS, method, label=label or method.name)
         return MethodPart(name=token, label=label or method.name)
     name = reference_to(methods.METHODS, method, label=label)
+    if is_object(name):  # a function or class that no module has
+        return _row(label or method.__name__, method(**(settings or {})))
     known = methods.find(name).name
     return MethodPart(
         name=name if MARK in name else known,
