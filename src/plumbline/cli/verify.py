@@ -52,7 +52,8 @@ def verify(
     """
     from plumbline.experiments.files import FileError, write_text
     from plumbline.experiments.model_card import model_card as card_of
-    from plumbline.experiments.verification import CONTRADICTED, runs_in
+    from plumbline.experiments.run_spec import runs_in
+    from plumbline.experiments.verification import CONTRADICTED
     from plumbline.experiments.verification import verify as verified
 
     try:

@@ -166,6 +166,22 @@ def is_run(folder: Path) -> bool:
     return path.is_file() and "methods" not in read_json(path)
 
 
+def runs_in(folder: Path) -> list[Path]:
+    """The folders of the runs: the folder itself, or those in it.
+
+    Raises:
+        FileError: If there are none.
+    """
+    if not folder.is_dir():
+        raise FileError(f"There is no folder {folder}; give the one of a run or of a comparison.")
+    if is_run(folder):
+        return [folder]
+    runs = [one for one in sorted(folder.iterdir()) if one.is_dir() and is_run(one)]
+    if not runs:
+        read_spec(folder)  # which says what is missing
+    return runs
+
+
 def read_spec(folder: Path) -> RunSpec:
     """What was run in a folder, from its settings.
 

@@ -16,7 +16,7 @@ from plumbline.experiments.pool import OnProgress, Workers
 from plumbline.experiments.recipe import MethodPart, Recipe
 from plumbline.experiments.selecting import select
 from plumbline.experiments.tuning import Tuning
-from plumbline.fairness import Undefined
+from plumbline.formats import finite
 from plumbline.instruments.describing import Description, recipe_of
 from plumbline.instruments.training import Trained, load
 
@@ -61,8 +61,8 @@ class Comparison:
             groups |= {f" {group}": metrics for group, metrics in row.seeds.by_group.items()}
             for group, metrics in groups.items():
                 for name, estimate in metrics.items():
-                    line[f"{name}{group}"] = _number(estimate.mean)
-                    line[f"{name}{group} (s.e.)"] = _number(estimate.standard_error)
+                    line[f"{name}{group}"] = finite(estimate.mean)
+                    line[f"{name}{group} (s.e.)"] = finite(estimate.standard_error)
             lines.append({**line, "seconds": row.seconds, "runs": len(row.folders)})
         return pd.DataFrame(lines).set_index("method")
 
@@ -182,10 +182,6 @@ def _selected(recipe: Recipe, root: Path) -> Recipe:
             mean = float(recipe.tune.trials)
             rows.append(select(own, row.title, root, epsilon=epsilon, mean=mean, seed=seed).row)
     return _with_rows(one, rows)
-
-
-def _number(value: Any) -> float | None:
-    return None if isinstance(value, Undefined) else float(value)
 
 
 def _escaped(text: str) -> str:
