@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from plumbline.data.caching import cached
-from plumbline.data.cifar import cifar10
 from plumbline.data.decoding import unpacked
 from plumbline.data.files import DataError
 from plumbline.data.imagenet32 import imagenet32
@@ -103,18 +102,6 @@ def test_the_weights_and_the_checkpoint_of_a_run_that_is_verified(
     for name in ("model.pt", "checkpoint.pt"):
         (folder / name).write_bytes(FILES[kind](mark))
     assert {"weights", "checkpoint"} <= {one.what for one in verify(folder).of(CONTRADICTED)}
-    assert not mark.exists()
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_cifar_which_is_a_pickle(protocol: int, mark: Path, tmp_path: Path) -> None:
-    files = importlib.import_module("plumbline.data.cifar").CIFAR10["python"]
-    for file in (*files[0], *files[1]):
-        path = tmp_path / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(pickle.dumps({"data": Evil(mark), "labels": [1]}, protocol))
-    with pytest.raises(DataError, match="It was not run"):
-        cifar10(folder=tmp_path, verify=False)
     assert not mark.exists()
 
 

@@ -6,8 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from plumbline.objectives import LOSSES, OPTIMIZERS, find_loss, find_optimizer
+from plumbline.objectives import LOSSES, OPTIMIZERS, Loss, build_loss
 from plumbline.registry import UnknownPart
+
+
+def find_loss(reference: str) -> Loss:
+    return build_loss(LOSSES.find(reference), {})
+
 
 CLASSES = torch.tensor([0, 1, 1])
 LOGITS = torch.tensor([[1.0, 2.0], [0.5, -1.0], [3.0, 0.0]])
@@ -38,17 +43,19 @@ def test_losses_from_outside() -> None:
     assert found.reduction == "none"
     with pytest.raises(UnknownPart, match="Did you mean 'cross_entropy'"):
         find_loss("cross_entopy")
-    with pytest.raises(UnknownPart, match=r"type float\. Name a function of output and target"):
+    with pytest.raises(ValueError, match="A loss is a function of output and target"):
         find_loss("outside_parts.rules:NOT_A_PART")
+    focal = build_loss(LOSSES.find("torch.nn:CrossEntropyLoss"), {"label_smoothing": 0.1})
+    assert focal(LOGITS, CLASSES).shape == (3,)
 
 
 @pytest.mark.usefixtures("outside")
 def test_optimizers() -> None:
     assert set(OPTIMIZERS) == {"sgd", "adam", "adamw", "nadam"}
-    assert find_optimizer("nadam") is torch.optim.NAdam
-    assert find_optimizer("torch.optim:RMSprop") is torch.optim.RMSprop
-    slow = find_optimizer("outside_parts.losses:SlowSgd")
+    assert OPTIMIZERS.find("nadam") is torch.optim.NAdam
+    assert OPTIMIZERS.find("torch.optim:RMSprop") is torch.optim.RMSprop
+    slow = OPTIMIZERS.find("outside_parts.losses:SlowSgd")
     assert isinstance(slow(nn.Linear(1, 1).parameters(), lr=0.1), torch.optim.SGD)
-    assert find_optimizer("slowsgd") is slow
+    assert OPTIMIZERS.find("slowsgd") is slow
     with pytest.raises(UnknownPart, match="no optimizer 'agd'"):
-        find_optimizer("agd")
+        OPTIMIZERS.find("agd")

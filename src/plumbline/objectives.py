@@ -6,13 +6,13 @@ A loss is a function of output and target that gives one loss per record. An opt
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from torch import Tensor, nn, optim
 from torch.nn import functional
 
-from plumbline.registry import Registry, UnknownPart, options_of
+from plumbline.registry import Registry, options_of
 
 Loss = Callable[..., Tensor]
 OwnLoss = TypeVar("OwnLoss", bound=Loss)
@@ -56,34 +56,20 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
     return errors.flatten(1).mean(1) if errors.dim() > 1 else errors
 
 
-def find_loss(reference: str) -> Loss:
-    """A loss by name, or by reference to a function, a module, or a class such as torch's.
+def build_loss(found: Any, options: Mapping[str, Any]) -> Loss:
+    """A loss: as it is; or, of a class such as torch's or a function with options, what it makes.
 
     Raises:
-        UnknownPart: With the nearest name, or what is wrong with the reference.
+        ValueError: If it cannot be called with an output and a target.
     """
-    found: Any = LOSSES.find(reference)
-    if isinstance(found, type) and issubclass(found, nn.Module):
+    if isinstance(found, type):
         reduces = "reduction" in options_of(found)
-        found = found(reduction="none") if reduces else found()
-    return _callable(found, reference, "loss", "a function of output and target")
-
-
-def find_optimizer(reference: str) -> OptimizerMaker:
-    """An optimizer by name, or by reference to a class or to a function of the parameters.
-
-    Raises:
-        UnknownPart: With the nearest name, or what is wrong with the reference.
-    """
-    found = OPTIMIZERS.find(reference)
-    return _callable(found, reference, "optimizer", "a subclass of torch.optim.Optimizer")
-
-
-def _callable(found: Any, reference: str, kind: str, such: str) -> Callable[..., Any]:
+        found = found(**{**({"reduction": "none"} if reduces else {}), **options})
+    elif options:
+        found = found(**options)
     if not callable(found):
-        raise UnknownPart(
-            f"The {kind} {reference!r} cannot be used: it is of type {type(found).__name__}. Name "
-            f"{such}."
+        raise ValueError(
+            f"A loss is a function of output and target, and {found!r} is not a function."
         )
-    made: Callable[..., Any] = found
+    made: Loss = found
     return made

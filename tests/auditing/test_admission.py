@@ -196,3 +196,14 @@ def test_every_method_of_the_package_would_pass(name: str, monkeypatch: pytest.M
     method = METHODS[name].make(**NAMED.get(name, METHODS[name].example()))
     fits = name not in ("self_augmented", "batch_clipping")  # the canary has no tokens to blur
     assert admit(method) == () or not fits
+
+
+class NamedByItself(Method):
+    """A method whose class is made in another way than ``Method``, with views for images."""
+
+    def __init__(self) -> None:
+        super().__init__("by itself", (Views(lambda rows, draws: rows[:, :2], 2),), Flat(1.0))
+
+
+def test_a_class_with_an_init_of_its_own_is_checked_too() -> None:
+    assert admit(NamedByItself()) == ()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
-from plumbline import Budget, make_private, methods
+from plumbline import methods
 from plumbline.auditing import AuditError, audited
-from plumbline.auditing.canary import Canary, Words, records
+from plumbline.auditing.canary import Canary
 from plumbline.auditing.watched import Told, Watched
+from plumbline.auditing.world import World
 from plumbline.clipping import Flat
 from plumbline.mechanism.release import Query
 from plumbline.methods import Method
@@ -20,18 +20,7 @@ from plumbline.methods import Method
 
 def stepped(method: Method, steps: int = 1, size: float = 10.0, sigma: float = 2.0) -> Any:
     """The run after its steps, with 2,000 idle entries."""
-    data, groups = records(Canary(size), 3)
-    model = Words(4, 2000)
-    private = make_private(
-        model,
-        torch.optim.SGD(model.parameters(), lr=1e-3),
-        data,
-        loss=nn.BCEWithLogitsLoss(reduction="none"),
-        method=Watched(method, 2000),
-        budget=Budget(noise_multiplier=sigma, delta=1e-5, steps=steps, sampling_rate=1.0),
-        sensitive_features=groups,
-        seed=0,
-    )
+    private = World(method, sigma, 1e-5, 3, seed=0).private(Canary(size), 1.0, steps, 2000)
     for batch in private:
         private.step(batch)
     return private

@@ -72,8 +72,8 @@ def test_the_version_is_the_package_s(call: Called) -> None:
         (["report", "."], "has no recipe.json"),
         (["reproduce"], "Which one?"),
         (["reproduce", "nosuch"], "no reproduction 'nosuch'"),
-        (["tune", "demo-untuned", "--private-selection"], "needs --epsilon"),
-        (["tune", "demo-untuned", "--seed", "3"], "--seed belongs to --private-selection"),
+        (["compare", "demo", "--epsilon", "1,1"], "--epsilon is 1,1; give each once."),
+        (["train", "demo", "--target", "x"], "--target describes a table, which --data names"),
         (["compare", "demo", "--workers", "0"], "--workers"),
     ],
 )

@@ -74,6 +74,17 @@ def test_ctrl_c_keeps_what_is_finished(
     assert call("compare", recipe, "--workers", "1") == 0
 
 
+def test_a_selection_that_epsilon_covers(call: Called, tmp_path: Path) -> None:
+    options = ["--private-selection", "--epsilon", "5", "--trials", "2", "--seed", "0"]
+    options += ["--methods", "DPSGD", "--workers", "1", "--no-page"]
+    assert call("compare", small_recipe(tmp_path), *options) == 0
+    (statement,) = (tmp_path / "runs" / "small").glob("DPSGD--selected-*/statement.txt")
+    assert "covers the training of every candidate" in " ".join(statement.read_text().split())
+    assert call("compare", small_recipe(tmp_path), *options, "--json") == 0
+    (row,) = call.json["rows"]
+    assert row["epsilon"] <= 5
+
+
 def test_a_method_is_diagnosed(call: Called, tmp_path: Path) -> None:
     recipe = small_recipe(tmp_path, steps=20)
     assert call("diagnose", recipe, "--method", "dpsgd", "--records", "32") == 0

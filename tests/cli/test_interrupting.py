@@ -1,6 +1,6 @@
 """Ctrl-C in a real terminal's way: the signal reaches the command and its workers alike.
 
-No duration decides: whichever process makes the tenth write to a ledger sends the signal itself, so
+No duration decides: whichever process makes the third write to a ledger sends the signal itself, so
 that a run is under way however fast it is, and however seldom this process gets a turn.
 """
 
@@ -30,7 +30,7 @@ def watched(descriptor):
     sync(descriptor)
     if os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")) == "ledger":
         written.append(descriptor)
-        if len(written) == 10:
+        if len(written) == 3:  # steps are charged fifty at a time
             try:
                 os.close(os.open("pressed", os.O_CREAT | os.O_EXCL))  # by one worker, and once
             except FileExistsError:
@@ -81,9 +81,8 @@ def test_train(tmp_path: Path) -> None:
     said = interrupted(tmp_path, arguments)
     assert "is saved in run" in said
     assert "Going on with the run in run" in goes_on(tmp_path, arguments)
-    assert (tmp_path / "run" / "result.json").is_file()
     # What was charged is what was planned: nothing was lost, and nothing made twice.
-    result = (tmp_path / "run" / "result.json").read_text()
+    (result,) = (path.read_text() for path in (tmp_path / "run").rglob("result.json"))
     assert '"steps": 320' in result
     assert "results lost" not in result
 
@@ -104,6 +103,6 @@ def test_tune(tmp_path: Path) -> None:
     small_recipe(tmp_path, steps=80)
     arguments = ["tune", "small.toml", "--workers", "2"]
     said = interrupted(tmp_path, arguments)
-    assert "The search is seeded" in said
+    assert "trials are finished and kept in" in said
     goes_on(tmp_path, arguments)
     assert (tmp_path / "runs" / "small" / "tuned.toml").is_file()

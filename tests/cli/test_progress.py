@@ -12,7 +12,7 @@ from plumbline.experiments.pool import Progress
 def test_bars_have_a_line_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr(progress, "aside", terminal)
-    with progress.watching("runs") as watch:
+    with progress.watching() as watch:
         watch(Progress(1, 4, {"DPSGD, seed 0": (5, 10), "a" * 60 + ", seed 1": (1, 10)}))
         assert isinstance(watch, progress.BarWatch)
         shown = Console(file=io.StringIO(), width=80)
@@ -28,7 +28,7 @@ def test_bars_have_a_line_for_each_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lines_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     assert not progress.aside.is_terminal
-    with progress.watching("runs") as watch:
+    with progress.watching() as watch:
         for done in (0, 0, 1):
             watch(Progress(done, 2, {}))
     assert capsys.readouterr().err.splitlines() == ["0 of 2 runs are done", "1 of 2 runs are done"]

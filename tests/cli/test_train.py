@@ -290,7 +290,7 @@ WORDS = "age,sex,income\n" + "".join(f"{k if k else 'NA'},f,{'ab'[k % 2]}\n" for
         (None, ["--method", "dpsgd", "--set", "clip"], "as in --set clip=0.5"),
         (None, ["--method", "dpsgd", "--set", "clip=-1"], "clip"),
         (None, ["--set", "clip=1"], "say which with --method"),
-        (None, ["--method", "normalised", "--set", "clip=1"], "has no settings"),
+        (None, ["--method", "normalised", "--set", "clip=1"], "no option 'clip'. There are none"),
         (None, ["--method", "batch-clipping"], "needs the option 'public'"),
         (None, ["--method", "my.rules:Soft"], "the module 'my.rules' cannot be imported"),
         (None, ["--model", "adult-mpl"], "Did you mean 'adult-mlp'?"),

@@ -17,12 +17,3 @@ def test_a_search_writes_a_recipe(call: Called, tmp_path: Path) -> None:
     assert call("tune", recipe, "--workers", "1", "--trials", "2", "--json") == 0
     assert [row["method"] for row in call.json["rows"]] == ["non-private", "DPSGD"]
     assert "not the search" in call.json["not_covered"]
-
-
-def test_a_selection_that_epsilon_covers(call: Called, tmp_path: Path) -> None:
-    options = ["--private-selection", "--epsilon", "5", "--trials", "2", "--seed", "0"]
-    assert call("tune", small_recipe(tmp_path), *options) == 0
-    assert "covers the training of every candidate" in " ".join(call.out.split())
-    assert list((tmp_path / "runs" / "small").glob("DPSGD--selected-*/statement.txt"))
-    assert call("tune", small_recipe(tmp_path), *options, "--json") == 0
-    assert call.json["epsilon"] <= 5

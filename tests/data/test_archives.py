@@ -1,8 +1,6 @@
 import io
 import os
 import tarfile
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,20 +26,6 @@ def tar(path: Path, members: dict[str, bytes], *others: tarfile.TarInfo) -> Path
     return path
 
 
-def zipped(path: Path, members: dict[str, bytes], *others: zipfile.ZipInfo) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.mkdir("set")
-        for name, content in members.items():
-            archive.writestr(name, content)
-        for member in others:
-            archive.writestr(member, "/etc/passwd")
-    return path
-
-
-KINDS = pytest.mark.parametrize("pack", [tar, zipped], ids=["tar", "zip"])
-Pack = Callable[..., Path]
-
-
 def everything(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -50,24 +34,21 @@ def everything(folder: Path) -> dict[str, bytes]:
     }
 
 
-@KINDS
-def test_files_and_folders_come_out(tmp_path: Path, pack: Pack) -> None:
-    written = unpack(pack(tmp_path / "archive", GOOD), tmp_path / "out")
+def test_files_and_folders_come_out(tmp_path: Path) -> None:
+    written = unpack(tar(tmp_path / "archive", GOOD), tmp_path / "out")
     assert everything(tmp_path / "out") == GOOD
     assert {path.relative_to(tmp_path / "out").as_posix() for path in written} == set(GOOD)
     assert not (tmp_path / "out" / "set" / "a.txt").stat().st_mode & 0o7111
 
 
-@KINDS
-def test_what_was_there_is_replaced(tmp_path: Path, pack: Pack) -> None:
+def test_what_was_there_is_replaced(tmp_path: Path) -> None:
     out = tmp_path / "out"
     (out / "set").mkdir(parents=True)
     (out / "set" / "a.txt").write_text("old")
-    unpack(pack(tmp_path / "archive", GOOD), out)
+    unpack(tar(tmp_path / "archive", GOOD), out)
     assert everything(out) == GOOD
 
 
-@KINDS
 @pytest.mark.parametrize(
     "name",
     [
@@ -82,9 +63,9 @@ def test_what_was_there_is_replaced(tmp_path: Path, pack: Pack) -> None:
     ],
 )
 def test_a_path_that_leaves_the_folder_is_refused_before_anything_is_written(
-    tmp_path: Path, pack: Pack, name: str
+    tmp_path: Path, name: str
 ) -> None:
-    archive = pack(tmp_path / "archive", {**GOOD, name: b"evil"})
+    archive = tar(tmp_path / "archive", {**GOOD, name: b"evil"})
     with pytest.raises(DataError, match=r"was not unpacked: its member .* leaves the folder"):
         unpack(archive, tmp_path / "out")
     assert set(everything(tmp_path)) == {"archive"}
@@ -116,39 +97,23 @@ def test_links_and_devices_in_a_tar_are_refused(tmp_path: Path, member: tarfile.
 
 @pytest.mark.parametrize("name", ["", "."])
 def test_a_file_without_a_name_is_refused(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "some.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(name or "x", b"1")
-        archive.infolist()[0].filename = name  # as damage leaves it, in the directory only
-    with pytest.raises(DataError, match=r"some\.zip was not unpacked: its member .* has no name"):
-        unpack(path, tmp_path / "out")
-    assert [one.name for one in tmp_path.iterdir() if one.name.endswith(".part")] == []
-
-
-def test_links_in_a_zip_are_refused(tmp_path: Path) -> None:
-    member = zipfile.ZipInfo("set/link")
-    member.external_attr = 0o120777 << 16
-    archive = zipped(tmp_path / "archive", GOOD, member)
-    with pytest.raises(DataError, match="its member 'set/link' is a link"):
+    archive = tar(tmp_path / "some.tar", {**GOOD, name: b"1"})
+    with pytest.raises(DataError, match=r"some\.tar was not unpacked: its member .* has no name"):
         unpack(archive, tmp_path / "out")
-    assert set(everything(tmp_path)) == {"archive"}
+    assert set(everything(tmp_path)) == {"some.tar"}
 
 
-@KINDS
-def test_a_link_that_is_already_in_the_folder_is_not_followed_out(
-    tmp_path: Path, pack: Pack
-) -> None:
+def test_a_link_that_is_already_in_the_folder_is_not_followed_out(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "out").mkdir()
     os.symlink(tmp_path / "elsewhere", tmp_path / "out" / "set")
     with pytest.raises(DataError, match="through a link"):
-        unpack(pack(tmp_path / "archive", GOOD), tmp_path / "out")
+        unpack(tar(tmp_path / "archive", GOOD), tmp_path / "out")
     assert everything(tmp_path / "elsewhere") == {}
 
 
-@KINDS
-def test_a_damaged_archive_is_named(tmp_path: Path, pack: Pack) -> None:
-    archive = pack(tmp_path / "archive", {"a.bin": os.urandom(20_000)})
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    archive = tar(tmp_path / "archive", {"a.bin": os.urandom(20_000)})
     archive.write_bytes(archive.read_bytes()[:9_000])
     with pytest.raises(DataError, match=r"archive cannot be read.* 9,000 bytes"):
         unpack(archive, tmp_path / "out")

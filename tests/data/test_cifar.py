@@ -1,6 +1,4 @@
 import importlib
-import pickle
-import struct
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,7 @@ REAL_TEST = "cifar10/cifar-10-batches-bin/test_batch.bin"
 
 @pytest.fixture(scope="module")
 def partial(require: Require) -> Splits:
-    return cifar10(folder=require(*REAL, REAL_TEST), version="binary", allow_partial=True)
+    return cifar10(folder=require(*REAL, REAL_TEST), allow_partial=True)
 
 
 def test_what_is_there_of_cifar_10_is_loaded_when_asked(partial: Splits) -> None:
@@ -50,7 +48,7 @@ def test_records_are_those_in_the_files(partial: Splits, require: Require) -> No
 def test_without_being_asked_the_missing_batches_are_named(
     partial: Splits, require: Require
 ) -> None:
-    if any((require() / file.path).is_file() for file in CIFAR10["binary"][0][2:]):
+    if any((require() / file.path).is_file() for file in CIFAR10[0][2:]):
         pytest.skip("the data folder has all batches")
     with pytest.raises(DataError, match=r"data_batch_3\.bin") as caught:
         cifar10(folder=require())
@@ -105,89 +103,37 @@ def test_a_damaged_batch_is_refused_with_both_checksums(require: Require, tmp_pa
         cifar10(folder=tmp_path, allow_partial=True)
 
 
-# What follows is made here: CIFAR-100, and the python versions.
+# What follows is made here: CIFAR-100.
 
 
 @pytest.fixture
 def any_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of other sizes and checksums than the published ones are taken."""
     for name in ("CIFAR10", "CIFAR100"):
-        stripped = {
-            version: tuple(
-                tuple(replace(file, md5=None, size=None) for file in part) for part in parts
-            )
-            for version, parts in getattr(MODULE, name).items()
-        }
+        stripped = tuple(
+            tuple(replace(file, md5=None, size=None) for file in part)
+            for part in getattr(MODULE, name)
+        )
         monkeypatch.setattr(MODULE, name, stripped)
-
-
-def python_2_pickle(pixels: np.ndarray, labels: dict[str, list[int]]) -> bytes:
-    """The opcodes that Python 2 and its numpy wrote, down to ``dtype('u1', 0, 1)``."""
-
-    def string(text: bytes) -> bytes:
-        return b"T" + struct.pack("<i", len(text)) + text
-
-    def number(value: int) -> bytes:
-        return b"J" + struct.pack("<i", value)
-
-    array = (
-        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01"
-        + number(len(pixels))
-        + number(3072)
-        + b"\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNN"
-        + number(-1) * 2
-        + b"K\x00tb\x89"
-        + string(pixels.tobytes())
-        + b"tb"
-    )
-    content = string(b"data") + array
-    for name, values in labels.items():
-        content += string(name.encode()) + b"](" + b"".join(map(number, values)) + b"e"
-    return b"\x80\x02}(" + content + b"u."
 
 
 def images(count: int) -> np.ndarray:
     return np.random.default_rng(count).integers(0, 256, (count, 3072), np.uint8)
 
 
-def test_the_python_version_of_cifar_10(tmp_path: Path, any_file: None) -> None:
-    folder = tmp_path / "cifar10" / "cifar-10-batches-py"
-    folder.mkdir(parents=True)
-    pixels = images(12)
-    for number in range(5):
-        rows = slice(2 * number, 2 * number + 2)
-        content = python_2_pickle(pixels[rows], {"labels": [number, 9 - number]})
-        (folder / f"data_batch_{number + 1}").write_bytes(content)
-    (folder / "test_batch").write_bytes(python_2_pickle(pixels[10:], {"labels": [4, 6]}))
-    loaded = cifar10(folder=tmp_path)
-    assert loaded.train.y.tolist() == [0, 9, 1, 8, 2, 7, 3, 6, 4, 5]
-    assert torch.equal(loaded.train.x[:], torch.from_numpy(pixels[:10]).reshape(-1, 3, 32, 32))
-    assert loaded.test.y.tolist() == [4, 6]
-
-    (folder / "data_batch_4").unlink()
-    with pytest.raises(DataError, match="data_batch_4"):
-        cifar10(folder=tmp_path)
-    assert len(cifar10(folder=tmp_path, allow_partial=True).train) == 8
-
-
-def written_cifar_100(folder: Path, version: str) -> np.ndarray:
-    folder = folder / "cifar100" / f"cifar-100-{version}"
+def written_cifar_100(folder: Path) -> np.ndarray:
+    folder = folder / "cifar100" / "cifar-100-binary"
     folder.mkdir(parents=True)
     pixels = images(5)
     coarse, fine = [0, 19, 3, 4, 5], [99, 0, 50, 7, 8]
     for name, rows in (("train", slice(0, 3)), ("test", slice(3, 5))):
-        if version == "binary":
-            header = np.array([coarse[rows], fine[rows]], np.uint8).T
-            np.hstack([header, pixels[rows]]).tofile(folder / f"{name}.bin")
-        else:
-            labels = {"coarse_labels": coarse[rows], "fine_labels": fine[rows]}
-            (folder / name).write_bytes(python_2_pickle(pixels[rows], labels))
+        header = np.array([coarse[rows], fine[rows]], np.uint8).T
+        np.hstack([header, pixels[rows]]).tofile(folder / f"{name}.bin")
     return pixels.reshape(-1, 3, 32, 32)
 
 
-@pytest.mark.parametrize("version", ["binary", "python"])
-def test_cifar_100(tmp_path: Path, any_file: None, version: str) -> None:
-    pixels = written_cifar_100(tmp_path, version)
+def test_cifar_100(tmp_path: Path, any_file: None) -> None:
+    pixels = written_cifar_100(tmp_path)
     loaded = cifar100(folder=tmp_path)
     assert loaded.train.y.tolist() == [99, 0, 50]
     assert loaded.test.y.tolist() == [7, 8]
@@ -198,26 +144,14 @@ def test_cifar_100(tmp_path: Path, any_file: None, version: str) -> None:
     assert loaded.classes == tuple(sorted(CIFAR100_CLASSES))
 
 
-def test_the_version_can_be_chosen(tmp_path: Path, any_file: None) -> None:
-    written_cifar_100(tmp_path, "binary")
-    written_cifar_100(tmp_path, "python")
-    (tmp_path / "cifar100" / "cifar-100-binary" / "test.bin").unlink()
-    assert len(cifar100(folder=tmp_path, version="python").test) == 2
-    assert len(cifar100(folder=tmp_path).test) == 2
-    with pytest.raises(DataError, match=r"test\.bin"):
-        cifar100(folder=tmp_path, version="binary")
-    with pytest.raises(ValueError, match="version is 'matlab'; it must be one of 'binary'"):
-        cifar100(folder=tmp_path, version="matlab")
-
-
 def test_published_sizes_are_expected_of_cifar_100(tmp_path: Path) -> None:
-    written_cifar_100(tmp_path, "binary")
+    written_cifar_100(tmp_path)
     with pytest.raises(DataError, match=r"train.bin has 9,222 bytes where 153,700,000"):
         cifar100(folder=tmp_path)
 
 
 def test_a_file_that_ends_within_a_record(tmp_path: Path, any_file: None) -> None:
-    written_cifar_100(tmp_path, "binary")
+    written_cifar_100(tmp_path)
     path = tmp_path / "cifar100" / "cifar-100-binary" / "test.bin"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataError, match=rf"{path} has 6,147 bytes where a multiple of 3,074"):
@@ -225,32 +159,8 @@ def test_a_file_that_ends_within_a_record(tmp_path: Path, any_file: None) -> Non
 
 
 def test_labels_out_of_range_are_another_file(tmp_path: Path, any_file: None) -> None:
-    written_cifar_100(tmp_path, "binary")
+    written_cifar_100(tmp_path)
     path = tmp_path / "cifar100" / "cifar-100-binary" / "test.bin"
     path.write_bytes(bytes([20]) + path.read_bytes()[1:])
     with pytest.raises(DataError, match=rf"{path} has labels from 5 to 20 where 0 to 19"):
-        cifar100(folder=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("batch", "complaint"),
-    [
-        ([1, 2], "list where"),
-        ({"data": 0}, r"\['data'\] where"),
-        (
-            {"data": images(2)[:, :100], "coarse_labels": [1, 2], "fine_labels": [1, 2]},
-            r"images of shape \(2, 100\) and type uint8 where \(2, 3072\)",
-        ),
-        (
-            {"data": images(2) / 255, "coarse_labels": [1, 2], "fine_labels": [1, 2]},
-            "type float64",
-        ),
-    ],
-)
-def test_a_pickle_of_something_else(
-    tmp_path: Path, any_file: None, batch: object, complaint: str
-) -> None:
-    written_cifar_100(tmp_path, "python")
-    (tmp_path / "cifar100" / "cifar-100-python" / "train").write_bytes(pickle.dumps(batch, 2))
-    with pytest.raises(DataError, match=rf"train has .*{complaint}"):
         cifar100(folder=tmp_path)

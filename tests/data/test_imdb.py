@@ -7,10 +7,12 @@ import torch
 
 from plumbline.data import imdb as module
 from plumbline.data import load
+from plumbline.data.embeddings import random_vectors
 from plumbline.data.files import DataError
 from plumbline.data.hashing import SparseRows
 from plumbline.data.imdb import imdb, imdb_hashed, read_texts, reviews
 from plumbline.data.text import tokens
+from plumbline.models import build
 from tests.data.conftest import Require
 
 NAME = "imdb/aclImdb_v1.tar.gz"
@@ -71,6 +73,20 @@ def test_numbers_of_words(small: Path) -> None:
     assert splits.test.x[0].tolist() == [1, 5, 3, 2]  # type: ignore[index]
     (line,) = splits.not_covered
     assert line.startswith("the vocabulary of 5 frequent words: computed from the training")
+
+
+def test_words_can_be_vectors(small: Path) -> None:
+    plain = imdb(folder=small, length=4, size=5)
+    splits = imdb(folder=small, length=4, size=5, vectors="random", width=7)
+    x, _ = splits.train.fetch(torch.tensor([2, 0]))
+    assert x.shape == (2, 4, 7)
+    table = random_vectors(plain.vocabulary, 7)  # type: ignore[arg-type]
+    assert torch.equal(x, table[plain.train.x[torch.tensor([2, 0])]])  # type: ignore[index]
+    assert build("imdb-gru", features=7)(x).shape == (2, 2)
+    (small / "glove.txt").write_text("review 1 2\n")
+    splits = imdb(folder=small, length=4, size=5, vectors=small / "glove.txt")
+    assert splits.train[0][0].sum(0).tolist() == [1, 2]
+    assert "the words' vectors (glove.txt): public constants" in map(str, splits.constants)
 
 
 def test_a_public_list_of_words_leaves_nothing_uncovered(small: Path) -> None:

@@ -10,8 +10,10 @@ from torch.utils.data import Dataset, TensorDataset
 import plumbline as pl
 from plumbline.data.base import Constant
 from plumbline.data.files import DataError
-from plumbline.data.own import as_splits, from_torch
-from plumbline.data.tables import from_table
+from plumbline.data.loading import load
+from plumbline.data.own import as_splits
+from plumbline.data.tables import table
+from plumbline.registry import WrongOptions
 
 
 class Squares(Dataset[tuple[Tensor, int]]):
@@ -34,7 +36,7 @@ class Labelled(Squares):
 
 def test_records_are_read_when_they_are_asked_for() -> None:
     train, test = Labelled(4), Squares(2)
-    splits = from_torch(train, test, classes="abc")
+    splits = as_splits(train, test=test, classes="abc")
     assert (train.reads, test.reads) == (0, 2)
     x, y = splits.train.fetch(torch.tensor([3, 1]))
     assert x.tolist() == [[3, 9], [1, 1]]
@@ -45,15 +47,15 @@ def test_records_are_read_when_they_are_asked_for() -> None:
 
 
 def test_some_of_the_records() -> None:
-    part = from_torch(Squares(9), Squares(2), classes="abc").train.select(torch.tensor([8, 2]))
+    part = as_splits(Squares(9), test=Squares(2), classes="abc").train.select(torch.tensor([8, 2]))
     assert part[0][0].tolist() == [8, 64]
     assert part.y.tolist() == [2, 2]
 
 
 def test_groups_and_constants_are_carried_along() -> None:
-    splits = from_torch(
+    splits = as_splits(
         Squares(3),
-        Squares(2),
+        test=Squares(2),
         classes=["a", "b", "c"],
         sensitive_features=([0, 1, 0], torch.tensor([1, 1])),
         groups=["old", "young"],
@@ -70,7 +72,7 @@ def test_groups_and_constants_are_carried_along() -> None:
 def test_it_trains(device: torch.device) -> None:
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     data = TensorDataset(x, (x[:, 0] > 0).long())
-    splits = from_torch(data, data, classes=["low", "high"])
+    splits = as_splits(data, test=data, classes=["low", "high"])
     model = torch.nn.Linear(3, 2).to(device)
     private = pl.make_private(
         model,
@@ -100,12 +102,12 @@ def test_it_trains(device: torch.device) -> None:
 )
 def test_what_does_not_fit(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        from_torch(Squares(3), Squares(2), **{"classes": "abc", **options})
+        as_splits(Squares(3), test=Squares(2), **{"classes": "abc", **options})
 
 
 def test_an_iterable_data_set_is_refused() -> None:
     with pytest.raises(TypeError, match="type generator has no length"):
-        from_torch((k for k in range(3)), Squares(2), classes="abc")
+        as_splits((k for k in range(3)), test=Squares(2), classes="abc")
 
 
 def made(records: int = 40) -> tuple[Tensor, Tensor, Tensor]:
@@ -194,14 +196,14 @@ def frame() -> pandas.DataFrame:
 
 def test_a_frame_is_encoded_as_a_table_file_is(tmp_path: Path) -> None:
     frame().to_csv(tmp_path / "patients.csv", index=False)
-    from_file = from_table(
+    from_file = table(
         tmp_path / "patients.csv",
         target="ill",
         sensitive="sex",
         categorical=["ward", "smoker"],
         test_fraction=0.34,
     )
-    splits = as_splits(frame(), target="ill", sensitive="sex", test_fraction=0.34)
+    splits = load(frame(), target="ill", sensitive="sex", test_fraction=0.34)
     assert splits.encoding == from_file.encoding
     assert splits.constants == from_file.constants
     for part, other in ((splits.train, from_file.train), (splits.test, from_file.test)):
@@ -212,26 +214,26 @@ def test_a_frame_is_encoded_as_a_table_file_is(tmp_path: Path) -> None:
 
 
 def test_a_frame_with_a_test_frame_and_gaps() -> None:
-    splits = as_splits(frame(), test=frame()[:2], target="ill")
+    splits = load(frame(), test=frame()[:2], target="ill")
     assert (len(splits.train), len(splits.test)) == (6, 2)
     gone = frame()
     gone.loc[3, "age"] = None
     with pytest.raises(DataError, match="'age' has no value in row 4 of the DataFrame"):
-        as_splits(gone, target="ill")
+        load(gone, target="ill")
     gone["sex"] = gone["sex"].astype("string")
     gone.loc[:, "age"] = 1.0
     gone.loc[2, "sex"] = pandas.NA
     with pytest.raises(DataError, match="'sex' has no value in row 3 of the DataFrame"):
-        as_splits(gone, target="ill")
+        load(gone, target="ill")
 
 
 @pytest.mark.parametrize(
     ("data", "options", "complaint"),
     [
-        (frame(), {}, "target="),
-        (frame(), {"target": "il"}, "the DataFrame has no column 'il'"),
+        (frame(), {}, "The data needs the option 'target'"),
+        (frame(), {"target": "il"}, "no column of the DataFrame called 'il'. Did you mean 'ill'"),
         (frame()[:0], {"target": "ill"}, "no rows"),
-        (made(), {"target": "y"}, "name columns of a table"),
+        (made(), {"target": "y"}, "The data: there is no option 'target'"),
         (made()[:1], {}, "There are 1 tensors"),
         ((made()[0], made()[0]), {}, r"y has the shape \[40, 2\]"),
         ((made()[0], made()[1] + 0.5), {}, "one whole number per record"),
@@ -240,5 +242,5 @@ def test_a_frame_with_a_test_frame_and_gaps() -> None:
     ],
 )
 def test_what_cannot_be_converted(data: Any, options: dict[str, Any], complaint: str) -> None:
-    with pytest.raises((ValueError, DataError), match=complaint):
-        as_splits(data, **options)
+    with pytest.raises((ValueError, WrongOptions), match=complaint):
+        load(data, **options)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from plumbline.data import DataError, TableEncoding, from_table, read_encoding, table_files
+from plumbline.data import DataError, TableEncoding, read_encoding, table, table_files
 from plumbline.data.table_encoding import Categorical, Numeric
 
 ROWS = [
@@ -16,7 +16,7 @@ ROWS = [
 ]
 
 
-def table(tmp_path: Path, rows: list[str] = ROWS, name: str = "people.csv") -> Path:
+def written(tmp_path: Path, rows: list[str] = ROWS, name: str = "people.csv") -> Path:
     path = tmp_path / name
     path.write_text("\n".join(rows) + "\n")
     return path
@@ -41,9 +41,9 @@ def test_the_file_gives_the_numbers_of_the_training(
             "ranges": {"age": (0, 100), "income": (0.1, 0.7)},
             "classes": ["y", "n"],
         }
-    path = table(tmp_path)
-    test = table(tmp_path, [*ROWS[:1], *ROWS[5:9]], "later.csv")
-    splits = from_table(path, target="approved", sensitive="sex", test=test, **options)
+    path = written(tmp_path)
+    test = written(tmp_path, [*ROWS[:1], *ROWS[5:9]], "later.csv")
+    splits = table(path, target="approved", sensitive="sex", test=test, **options)
     encoding = kept(splits.encoding, tmp_path / "encoding.json")
     assert encoding == splits.encoding
     assert encoding.features == splits.features
@@ -56,7 +56,7 @@ def test_the_file_gives_the_numbers_of_the_training(
 
 
 def test_what_is_not_declared_may_be_new(tmp_path: Path) -> None:
-    new = table(tmp_path, ["city,age", "X,1000", "R,39"], "new.csv")
+    new = written(tmp_path, ["city,age", "X,1000", "R,39"], "new.csv")
     numeric, names = Numeric("age", 20.0, 39.0), ("O", "R")
     for only in (False, True):
         columns = numeric, Categorical("city", names, only)
@@ -72,13 +72,13 @@ def test_rows_that_lack_a_value(tmp_path: Path) -> None:
     encoding = TableEncoding(
         target="y", classes=("n", "y"), columns=(Numeric("age", 0, 2),), missing_values=("", "?")
     )
-    new = table(tmp_path, ["note,age", ",1", "a,?", "b,2"], "new.csv")
+    new = written(tmp_path, ["note,age", ",1", "a,?", "b,2"], "new.csv")
     with pytest.raises(DataError, match=r"'age' has no value in row 2 of new\.csv"):
         encoding.read(new)
     assert encoding.read(new, missing="drop").tolist() == [[0], [1]]
-    assert encoding.read(table(tmp_path, ["age", "?"]), missing="drop").shape == (0, 1)
+    assert encoding.read(written(tmp_path, ["age", "?"]), missing="drop").shape == (0, 1)
     with pytest.raises(DataError, match="has no column 'age', which the model was trained on"):
-        encoding.read(table(tmp_path, ["note", "a"]))
+        encoding.read(written(tmp_path, ["note", "a"]))
     with pytest.raises(ValueError, match="missing is 'skip'"):
         encoding.read(new, missing="skip")  # type: ignore[arg-type]
 
@@ -86,16 +86,16 @@ def test_rows_that_lack_a_value(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"format": 2},
+        {"format": 1},
         {"classes": [1, 2]},
         {"classes": "ny"},
         {"columns": []},
         {"columns": [{"name": "age"}]},
-        {"columns": [{"name": "age", "range": [2, 1]}]},
-        {"columns": [{"name": "age", "range": [0, float("inf")]}]},
-        {"columns": [{"name": "age", "range": [0, "1"]}]},
-        {"columns": [{"name": "city", "categories": [1], "others": "none"}]},
-        {"columns": [{"name": "city", "categories": ["R"], "others": "some"}]},
+        {"columns": [{"name": "age", "low": 2, "high": 1}]},
+        {"columns": [{"name": "age", "low": 0, "high": float("inf")}]},
+        {"columns": [{"name": "age", "low": 0, "high": "1"}]},
+        {"columns": [{"name": "city", "categories": [1], "only": False}]},
+        {"columns": [{"name": "city", "categories": ["R"], "only": "some"}]},
         {"missing_values": None},
     ],
     ids=str,

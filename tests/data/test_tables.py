@@ -8,7 +8,7 @@ import torch
 from plumbline.data import table_files
 from plumbline.data.base import Splits
 from plumbline.data.files import DataError
-from plumbline.data.tables import from_table
+from plumbline.data.tables import table
 
 CITIES, SEXES, ANSWERS = ("Rome", "Oslo", "Lima"), "fm", ("no", "yes")
 ROWS = [
@@ -24,7 +24,7 @@ DECLARED: dict[str, Any] = {
 }
 
 
-def table(tmp_path: Path, rows: list[str] = ROWS, name: str = "people.csv") -> Path:
+def written(tmp_path: Path, rows: list[str] = ROWS, name: str = "people.csv") -> Path:
     path = tmp_path / name
     path.write_text("\n".join(rows) + "\n")
     return path
@@ -46,7 +46,7 @@ def together(splits: Splits) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def test_a_table_with_everything_declared(tmp_path: Path) -> None:
-    splits = from_table(table(tmp_path), **DECLARED)
+    splits = table(written(tmp_path), **DECLARED)
     assert (len(splits.train), len(splits.test)) == (16, 4)
     assert splits.name == "people"
     assert splits.classes == ("no", "yes")
@@ -62,8 +62,8 @@ def test_a_table_with_everything_declared(tmp_path: Path) -> None:
 
 
 def test_what_is_not_declared_is_listed_as_not_covered(tmp_path: Path) -> None:
-    splits = from_table(
-        table(tmp_path), target="approved", sensitive="sex", categorical=["city"], seed=1
+    splits = table(
+        written(tmp_path), target="approved", sensitive="sex", categorical=["city"], seed=1
     )
     categories, ranges, classes = splits.not_covered
     assert categories.startswith("the categories of city, sex: computed from the training records")
@@ -77,7 +77,7 @@ def test_what_is_not_declared_is_listed_as_not_covered(tmp_path: Path) -> None:
 
 def test_some_declared_and_some_not(tmp_path: Path) -> None:
     options = DECLARED | {"ranges": {"age": (0, 100)}}
-    splits = from_table(table(tmp_path), **options)
+    splits = table(written(tmp_path), **options)
     assert splits.not_covered == (
         "the lowest and highest value of income: computed from the training records, "
         "not covered by epsilon",
@@ -87,36 +87,36 @@ def test_some_declared_and_some_not(tmp_path: Path) -> None:
 
 def test_values_beyond_a_declared_range_go_to_its_end(tmp_path: Path) -> None:
     options = DECLARED | {"ranges": {"age": (0, 100), "income": (5_000, 10_000)}}
-    x, _, _ = together(from_table(table(tmp_path), **options))
+    x, _, _ = together(table(written(tmp_path), **options))
     assert x[:, -1].tolist()[:6] == [-1] * 6
     assert x[:, -1].tolist()[10:] == [1] * 10
 
 
 def test_the_sensitive_column_can_be_left_out_of_the_features(tmp_path: Path) -> None:
-    splits = from_table(table(tmp_path), **DECLARED | {"drop": ["sex", "income"], "ranges": {}})
+    splits = table(written(tmp_path), **DECLARED | {"drop": ["sex", "income"], "ranges": {}})
     assert splits.features == ("age", "city=Lima", "city=Oslo", "city=Rome")
     assert splits.train.sensitive_features is not None
     assert splits.groups == ("f", "m")
     options = {"target": "approved", "sensitive": "sex", "groups": ["m", "f"], "drop": ["city"]}
-    splits = from_table(table(tmp_path), **options)  # type: ignore[arg-type]
+    splits = table(written(tmp_path), **options)  # type: ignore[arg-type]
     assert splits.groups == ("m", "f")
 
 
 def test_a_table_without_groups(tmp_path: Path) -> None:
-    splits = from_table(table(tmp_path), target="approved", categorical=["city", "sex"])
+    splits = table(written(tmp_path), target="approved", categorical=["city", "sex"])
     assert splits.train.sensitive_features is None
     assert splits.groups == ()
 
 
 def test_a_category_that_only_test_rows_have_counts_as_none(tmp_path: Path) -> None:
-    train = table(tmp_path, ROWS[:1] + ROWS[1:13])
-    test = table(tmp_path, [ROWS[0], "50,Cairo,m,0,yes"], "later.csv")
+    train = written(tmp_path, ROWS[:1] + ROWS[1:13])
+    test = written(tmp_path, [ROWS[0], "50,Cairo,m,0,yes"], "later.csv")
     options = {"target": "approved", "sensitive": "sex", "categorical": ["city"]}
-    splits = from_table(train, test=test, **options)  # type: ignore[arg-type]
+    splits = table(train, test=test, **options)  # type: ignore[arg-type]
     assert (len(splits.train), len(splits.test)) == (12, 1)
     assert splits.test.x[0, 1:4].tolist() == [0, 0, 0]  # type: ignore[index]
     with pytest.raises(DataError, match=r"'city' has 'Cairo' in row 1 of later\.csv, .*'Lima'"):
-        from_table(train, test=test, **DECLARED)
+        table(train, test=test, **DECLARED)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_category_that_only_test_rows_have_counts_as_none(tmp_path: Path) -> N
         (5, ",f,", ",x,", "'sex' has 'x' in row 5"),
         (6, "yes", "maybe", "'approved' has 'maybe' in row 6"),
         (7, "26,", "old,", "'age' has 'old' in row 7 .*no finite number"),
-        (7, "26,", "nan,", "'age' has 'nan' in row 7 .*missing one, name it in missing_values="),
+        (7, "26,", "nan,", "'age' has 'nan' in row 7 .*missing one, name it in missing_values"),
         (7, "26,", "inf,", "'age' has 'inf' in row 7"),
         (8, "7000", "", "'income' has no value in row 8 .*1 of 20 rows"),
         (9, "Lima", " ", "'city' has no value in row 9"),
@@ -137,39 +137,39 @@ def test_a_bad_cell_is_named_with_row_and_column(
     tmp_path: Path, row: int, old: str, new: str, complaint: str
 ) -> None:
     with pytest.raises(DataError, match=complaint):
-        from_table(table(tmp_path, changed(row, old, new)), **DECLARED)
+        table(written(tmp_path, changed(row, old, new)), **DECLARED)
 
 
 def test_rows_with_missing_cells_can_be_left_out(tmp_path: Path) -> None:
     rows = changed(8, "7000", "?")
     rows[3] = rows[3].replace("Lima", "")
-    path = table(tmp_path, rows)
+    path = written(tmp_path, rows)
     options: dict[str, Any] = {"missing": "drop", "missing_values": ["", "?"]}
-    splits = from_table(path, **DECLARED, **options)
+    splits = table(path, **DECLARED, **options)
     assert len(splits.train) + len(splits.test) == 18
     ages = together(splits)[0][:, 0] * 50 + 50
     assert {22, 27}.isdisjoint(ages.round().int().tolist())
     with pytest.raises(DataError, match=r"'income' has '\?' in row 8 of"):  # of the file
-        from_table(path, **DECLARED, missing="drop")
+        table(path, **DECLARED, missing="drop")
     everywhere = [ROWS[0], *(row.replace("Rome", "").replace("Oslo", "") for row in ROWS[1:3])]
     with pytest.raises(DataError, match="leaves 0 training"):
-        from_table(table(tmp_path, everywhere), **DECLARED, missing="drop")
+        table(written(tmp_path, everywhere), **DECLARED, missing="drop")
 
 
 def test_a_missing_cell_in_a_dropped_column_does_not_matter(tmp_path: Path) -> None:
     rows = changed(8, "7000", "")
     options = DECLARED | {"drop": ["income"], "ranges": {"age": (0, 100)}}
-    assert len(from_table(table(tmp_path, rows), **options).train) == 16
+    assert len(table(written(tmp_path, rows), **options).train) == 16
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"target": "aproved"}, "no column 'aproved'; its columns are age, city"),
-        ({"sensitive": "gender", "groups": ["f"]}, "no column 'gender'"),
-        ({"categorical": {"town": ["a"]}}, "no column 'town'"),
-        ({"drop": ["town"]}, "no column 'town'"),
-        ({"ranges": {"height": (0, 1)}}, "no column 'height'"),
+        ({"target": "aproved"}, "no column of .* called 'aproved'. Did you mean 'approved'"),
+        ({"sensitive": "gender", "groups": ["f"]}, "called 'gender'"),
+        ({"categorical": {"town": ["a"]}}, "called 'town'"),
+        ({"drop": ["town"]}, "called 'town'"),
+        ({"ranges": {"height": (0, 1)}}, "called 'height'"),
         ({"ranges": {"city": (0, 1)}}, "range for 'city', which is no numeric feature"),
         ({"ranges": {"age": (5, 5)}}, r"range of 'age' is \(5, 5\); low must be below"),
         ({"categorical": {"city": ["Rome", "Rome"]}}, "each once"),
@@ -184,12 +184,12 @@ def test_options_that_make_no_sense(
     tmp_path: Path, options: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
-        from_table(table(tmp_path), **{**DECLARED, **options})
+        table(written(tmp_path), **{**DECLARED, **options})
 
 
 def test_one_name_is_no_list_of_names(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="categorical is the text 'city'"):
-        from_table(table(tmp_path), **DECLARED | {"categorical": "city"})
+        table(written(tmp_path), **DECLARED | {"categorical": "city"})
 
 
 @pytest.mark.parametrize(
@@ -214,10 +214,10 @@ def test_files_that_are_no_tables(
         pytest.importorskip("pyarrow")
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=complaint) as error:
-        from_table(tmp_path / name, target="a")
+        table(tmp_path / name, target="a")
     assert "elete" not in str(error.value)  # a person's own file
     with pytest.raises(DataError, match="There is no file"):
-        from_table(tmp_path / "none.csv", target="a")
+        table(tmp_path / "none.csv", target="a")
 
 
 def test_a_byte_that_is_not_utf8_is_found_where_it_is(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_byte_that_is_not_utf8_is_found_where_it_is(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"byte 0xf6 in line 5,002\).*my people.csv' > .*-utf8.csv'"
     ):
-        from_table(path, target="t", categorical=["city"])
+        table(path, target="t", categorical=["city"])
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def test_only_what_can_be_dropped_is_offered_to_be(
 ) -> None:
     rows = [row.split(",") for row in ROWS]
     rows[8][rows[0].index(column)] = ""
-    path = table(tmp_path, [",".join(row) for row in rows])
+    path = written(tmp_path, [",".join(row) for row in rows])
     with pytest.raises(DataError, match=f"'{column}' has no value") as error:
-        from_table(path, **DECLARED)
+        table(path, **DECLARED)
     assert ("drop=[...]" in str(error.value)) is droppable
     assert 'missing="drop"' in str(error.value)
 
@@ -250,7 +250,7 @@ def test_only_what_can_be_dropped_is_offered_to_be(
 def test_quotes_blanks_and_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "people.csv"
     path.write_bytes('\ufeff"age", city , t\r\n1, "Rome, Italy", a\r\n\r\n2, Oslo ,b\r\n'.encode())
-    splits = from_table(path, target="t", categorical=["city"], test_fraction=0.5, classes="ab")
+    splits = table(path, target="t", categorical=["city"], test_fraction=0.5, classes="ab")
     assert splits.features in (("age", "city=Rome, Italy"), ("age", "city=Oslo"))
 
 
@@ -266,7 +266,7 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
     }
     parquet.write_table(pyarrow.table(typed), tmp_path / "people.parquet")
     ours, theirs = (
-        from_table(path, **DECLARED) for path in (tmp_path / "people.parquet", table(tmp_path))
+        table(path, **DECLARED) for path in (tmp_path / "people.parquet", written(tmp_path))
     )
     assert torch.equal(ours.train.x, theirs.train.x)  # type: ignore[arg-type]
     assert torch.equal(ours.test.y, theirs.test.y)
@@ -275,7 +275,7 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
     typed["income"][5] = float("nan")
     parquet.write_table(pyarrow.table(typed), tmp_path / "people.parquet")
     with pytest.raises(DataError, match=r"'age' has no value in row 5 of people\.parquet; 2 of"):
-        from_table(tmp_path / "people.parquet", **DECLARED)
+        table(tmp_path / "people.parquet", **DECLARED)
 
 
 def test_parquet_without_pyarrow_says_what_to_install(
@@ -283,12 +283,12 @@ def test_parquet_without_pyarrow_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"pip install 'plumbline\[tables\]'"):
-        from_table(table(tmp_path, name="people.parquet"), **DECLARED)
+        table(written(tmp_path, name="people.parquet"), **DECLARED)
 
 
 def test_a_test_file_may_be_the_larger_one(tmp_path: Path) -> None:
-    train = table(tmp_path, ROWS[:8])
-    splits = from_table(train, test=table(tmp_path, name="later.csv"), **DECLARED)
+    train = written(tmp_path, ROWS[:8])
+    splits = table(train, test=written(tmp_path, name="later.csv"), **DECLARED)
     assert (len(splits.train), len(splits.test)) == (7, len(ROWS) - 1)
 
 
@@ -298,16 +298,16 @@ def test_in_pieces_it_is_the_same(
     cells: int, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [line.replace("Oslo", "" if k == 5 else "Oslo") for k, line in enumerate(ROWS)]
-    path = table(tmp_path, rows)
+    path = written(tmp_path, rows)
     if suffix == ".parquet":
         pytest.importorskip("pyarrow.parquet")
         pandas = pytest.importorskip("pandas")
         path = path.with_suffix(suffix)
-        pandas.read_csv(table(tmp_path, rows)).to_parquet(path)
+        pandas.read_csv(written(tmp_path, rows)).to_parquet(path)
     options = {"target": "approved", "sensitive": "sex", "categorical": ["city"], "missing": "drop"}
-    whole = from_table(path, **options)  # type: ignore[arg-type]
+    whole = table(path, **options)  # type: ignore[arg-type]
     monkeypatch.setattr(table_files, "CELLS", cells)
-    pieces = from_table(path, **options)  # type: ignore[arg-type]
+    pieces = table(path, **options)  # type: ignore[arg-type]
     assert (whole.classes, whole.groups, whole.features, whole.constants) == (
         pieces.classes, pieces.groups, pieces.features, pieces.constants,
     )  # fmt: skip

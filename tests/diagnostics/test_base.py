@@ -41,15 +41,13 @@ from tests.diagnostics.problems import (
 SAMPLED: dict[str, Callable[[dg.Sample], Any]] = {
     "bias": dg.bias,
     "error parts": dg.error_parts,
-    "shares": lambda sample: dg.error_parts(sample).shares(),
-    "penalty": dg.penalty_bound,
     "bias by size": lambda sample: dg.bias_by_batch_size(sample, [1, 2, 6], generator()),
     "norms": dg.norms,
     "symmetry": dg.symmetry,
     "projections": lambda sample: dg.projections(sample, generator(), 2),
     "sampling noise": dg.sampling_noise,
     "averaging": lambda sample: dg.under_averaging(sample, 2, generator()),
-    "iterates": lambda sample: dg.over_iterates(sample, [sample.gradients] * 2, 0.5),
+    "iterates": lambda sample: dg.over_iterates(sample, [sample.gradients] * 2),
     "no iterates": lambda sample: dg.over_iterates(sample, []),
     "deviations": deviations,
     "ascent": dg.ascent_directions,
@@ -138,7 +136,7 @@ def test_the_bias_is_to_the_plain_gradient() -> None:
     assert dg.bias(sample).norm == pytest.approx(float(expected.norm()))
     assert dg.error_parts(sample).bias == pytest.approx(float(expected.norm()) ** 2)
     assert dg.norms(sample).largest == pytest.approx(float(moved.norm(dim=1).max()))
-    assert dg.penalty_bound(sample).norm_of_mean == pytest.approx(float(gradients.mean(0).norm()))
+    assert dg.bias(sample).gradient_norm == pytest.approx(float(gradients.mean(0).norm()))
     assert dg.ascent_directions(sample) == dg.ascent_directions(rows(gradients))
     some = torch.arange(12) < 5
     part = clipped(moved[:5], 0.7).mean(0) - gradients[:5].mean(0)
@@ -256,7 +254,7 @@ def test_what_rounding_leaves_of_gradients_that_cancel_has_no_direction(dtype: t
 )
 def test_reasons_are_said(case: str, reason: str) -> None:
     sample = BAD[case]()
-    for result in (dg.bias(sample), dg.error_parts(sample), dg.penalty_bound(sample)):
+    for result in (dg.bias(sample), dg.error_parts(sample)):
         for value in vars(result).values():
             assert_undefined(value, reason)
     assert_undefined(dg.norms(sample).largest, reason)
@@ -296,7 +294,7 @@ def test_a_cosine_with_what_is_not_finite_is_undefined(value: float) -> None:
 
 
 def test_plain_results_name_their_fields() -> None:
-    bound = dg.PenaltyBound(1.0, dg.Undefined("a reason"))
-    assert dg.to_json(bound) == {"norm_of_mean": 1.0, "mean_of_norms": "undefined: a reason"}
+    bound = dg.Trace(1.0, dg.Undefined("a reason"))
+    assert dg.to_json(bound) == {"value": 1.0, "standard_error": "undefined: a reason"}
     assert dg.to_json({0.5: torch.tensor([1.0, 2.0])}) == {"0.5": [1.0, 2.0]}
     assert json.loads(json.dumps(dg.to_json((bound, None)))) == [dg.to_json(bound), None]

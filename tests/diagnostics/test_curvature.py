@@ -173,12 +173,8 @@ def test_moments_are_those_of_the_eigenvalues(case: str) -> None:
         found = torch.tensor([moment(one, power) for one in single])
         error = float(found.std()) / math.sqrt(len(found))
         assert abs(float(found.mean()) - float(expected)) < 4 * error
-    # Several probes are the mean of single ones.
-    together = density(operator, generator(), steps=2, probes=3)
-    assert sum(together.weights) == pytest.approx(1.0)
-    assert together.values == sorted(together.values)
-    mean = sum(moment(one, 2) for one in single[:3]) / 3
-    assert moment(together, 2) == pytest.approx(mean)
+    assert sum(single[0].weights) == pytest.approx(1.0)
+    assert single[0].values == sorted(single[0].values)
 
 
 def test_the_densitys_curve_encloses_one() -> None:
@@ -188,8 +184,6 @@ def test_the_densitys_curve_encloses_one() -> None:
     assert sum(heights) * width == pytest.approx(1.0, abs=1e-3)
     assert grid[0] < 0
     assert grid[-1] > 4
-    wide = found.curve(points=50, width=0.5)[1]
-    assert max(wide) < max(heights)
     assert all(map(math.isfinite, Density([2.0], [1.0]).curve()[1]))
 
 
@@ -212,19 +206,6 @@ def test_looking_elsewhere_leaves_the_hessian_as_it_was() -> None:
         problem.loss()
     vector = normal(7)
     assert relative(hessian(vector), matrix @ vector) < 1e-10
-
-
-def test_products_are_counted() -> None:
-    told: list[tuple[int, int]] = []
-    operator = Matrix(torch.diag(torch.tensor(EIGENVALUES).double()))
-
-    def tell(done: int, of: int) -> None:
-        told.append((done, of))
-
-    density(operator, generator(), steps=4, probes=2, progress=tell)
-    spectrum(operator, generator(), steps=3, progress=tell)
-    trace(operator, generator(), probes=2, progress=tell)
-    assert told == [*((i, 8) for i in range(1, 9)), (1, 3), (2, 3), (3, 3), (1, 2), (2, 2)]
 
 
 def nothing() -> Hessian:

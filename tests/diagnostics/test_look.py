@@ -35,7 +35,7 @@ def test_the_papers_figures_can_all_be_named() -> None:
         if one.make.__module__.startswith("plumbline.")
     }
     assert set(own) == {
-        *("bias", "bias_by_batch_size", "errors", "penalty", "norms", "symmetry", "progress"),
+        *("bias", "bias_by_batch_size", "errors", "norms", "symmetry", "progress"),
         *("sampling_noise", "under_averaging", "over_iterates", "ascent", "successive_cosines"),
         *("hessian", "estimated_sharpness", "noise_bound", "spectrum", "density", "landscape"),
         *("interpolation", "excessive_risk", "risk_bounds"),

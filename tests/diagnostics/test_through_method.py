@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from plumbline.methods.method import GRADIENT
 from torch import Tensor, nn
 
 import plumbline as pl
@@ -18,6 +17,7 @@ from plumbline.clipping import Averaged, Flat, GroupBatchNorm
 from plumbline.diagnostics import bias, norms, sample_of
 from plumbline.evaluation import Bam, DpSam, PreClipNoise
 from plumbline.methods import Method, compose
+from plumbline.methods.base import GRADIENT
 from plumbline.record_random import Draws
 from tests.training.small import RECORDS, budget, gradient_of, private
 

@@ -15,7 +15,6 @@ from plumbline.diagnostics import (
     Undefined,
     bias,
     error_parts,
-    explained_by_rate,
     to_json,
     verdict,
 )
@@ -86,39 +85,6 @@ def test_more_steps_average_noise_out() -> None:
     assert verdict(few).cause == "noise"
     assert verdict(many).cause == "nothing"
     assert "Neither clipping nor noise" in str(verdict(many))
-
-
-@pytest.mark.parametrize(
-    ("at_best", "cause"), [(0.35, "optimisation"), (0.58, "clipping magnitude")]
-)
-def test_the_learning_rate_explains_a_loss_or_does_not(at_best: float, cause: str) -> None:
-    # The finding of methods.md, part G: with its learning rate tuned DP-SGD wins back most of it.
-    evidence = evidence_of(
-        [[3.0, 4.0]] * 8,
-        clip=1.0,
-        loss=0.6,
-        nonprivate_loss=0.3,
-        loss_by_rate={0.01: 0.6, 0.5: at_best},
-        rate=0.01,
-    )
-    found = verdict(evidence)
-    assert found.cause == cause
-    part = (0.6 - at_best) / 0.3
-    assert explained_by_rate(evidence) == pytest.approx(part)
-    assert f"explains {100 * part:.0f}%" in str(found)
-
-
-def test_no_better_learning_rate() -> None:
-    evidence = evidence_of(
-        [[3.0, 4.0]] * 8,
-        clip=1.0,
-        loss=0.6,
-        nonprivate_loss=0.3,
-        loss_by_rate={0.01: 0.6, 0.5: 0.7},
-    )
-    assert "No other learning rate" in str(verdict(evidence))
-    nothing_lost = dataclasses.replace(evidence, loss=0.3)
-    assert explained_by_rate(nothing_lost) is None
 
 
 def test_who_bears_it() -> None:

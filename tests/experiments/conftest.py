@@ -9,7 +9,7 @@ import pytest
 
 from plumbline.experiments import Reproduction, RunSpec, reproduce, run
 from plumbline.experiments import papers as papers_files
-from plumbline.experiments.studies import STUDIES, Measured, Measurements
+from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
 from tests.experiments.small import recipe
 from tests.experiments.small_paper import HEAD, PLAN
 
@@ -51,12 +51,12 @@ def judged(papers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     def judge(
         published: str, paper: dict[str, float], tuned: dict[str, float] | None = None
     ) -> Reproduction:
-        def fake(settings: dict[str, Any], folder: Path, *_: Any) -> Measurements:
+        def fake(job: Job) -> Measurements:
             columns = [
                 {key: Measured(value) for key, value in column.items()}
                 for column in (paper, tuned or {})
             ]
-            return Measurements(columns[0], columns[1], (f"seeds {settings['seeds']}",))
+            return Measurements(columns[0], columns[1], (f"seeds {job.settings['seeds']}",))
 
         monkeypatch.setitem(STUDIES, "fake", fake)
         (papers / "small.toml").write_text(PLAN)

@@ -35,9 +35,12 @@ def test_names_of_methods_may_have_hyphens_and_titles_are_labels() -> None:
         ({"methods": [{"name": "dpsdg"}]}, "methods.0.name: .*Did you mean 'dpsgd'"),
         (
             {"methods": [{"name": "dpsgd", "settings": {"clop": 1}}]},
-            "'dpsgd' called 'clop'.*mean 'clip'",
+            "'dpsgd': there is no option 'clop'.*mean 'clip'",
         ),
-        ({"methods": [{"name": "normalised", "settings": {"clip": 1}}]}, "has no settings"),
+        (
+            {"methods": [{"name": "normalised", "settings": {"clip": 1}}]},
+            "'normalised': there is no option 'clip'. There are none",
+        ),
         ({"methods": [{"name": "dpsgd", "settings": {"clip": -1}}]}, "clip is -1"),
         ({"methods": []}, "methods: .*at least 1 item"),
         ({"seeds": [1, 1]}, "give each once"),

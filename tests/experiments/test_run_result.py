@@ -12,14 +12,14 @@ from torch import nn
 from plumbline.experiments import RunResult
 from plumbline.experiments.files import RESULT, FileError
 from plumbline.experiments.run_result import read_result, versions, write_model
-from plumbline.fairness import GroupReport, Undefined
+from plumbline.fairness import Outcomes, Undefined, evaluate
 
-REPORT = GroupReport(
-    overall={"accuracy": 0.75, "tpr": Undefined("no positives")},
-    by_group={"a": {"accuracy": 0.5}, "b": {"accuracy": 1.0}},
-    sizes={"a": 30, "b": 10},
-    minimum_size=20,
+REPORT = evaluate(
+    Outcomes.from_logits(torch.eye(2)[[0, 0, 1, 0]], torch.tensor([0, 0, 1, 1])),
+    sensitive_features=[0, 0, 1, 1],
+    names={0: "a", 1: "b"},
 )
+assert isinstance(REPORT.by_group["a"]["true positive rate"], Undefined)
 DONE = RunResult(
     method="dpsgd",
     seed=3,

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ import torch
 from plumbline import Ledger
 from plumbline.experiments import RunResult, run, running
 from plumbline.experiments.run_result import read_result
+from plumbline.fairness import GroupReport
+from plumbline.training.fitting import StepInfo
 from tests.experiments.small import spec
 from tests.training.ranks import in_ranks, values
 
@@ -34,6 +38,32 @@ def test_a_run_leaves_its_folder_behind(tmp_path: Path) -> None:
     assert 0 < rows[0]["epsilon"] <= done.epsilon
     # What the preprocessing computed from the training records is in the statement.
     assert "means and standard deviations of age" in done.statement
+
+
+def test_rows_beyond_the_checkpoint_are_dropped_and_the_clock_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = GroupReport({"accuracy": 0.5}, {"a": {"accuracy": 0.5}}, {"a": 30}, minimum_size=20)
+    now = [100.0]
+    monkeypatch.setattr(running.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(running, "evaluate_run", lambda *_: report)
+
+    def log(steps_done: int) -> Any:
+        return running._Log(Mock(steps_done=steps_done), Mock(), tmp_path, 1, None, None)
+
+    def rows() -> list[Any]:
+        lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+        return [(row["step"], row["epsilon"], row["seconds"]) for row in map(json.loads, lines)]
+
+    first = log(0)
+    for step in (1, 2):
+        now[0] += 5
+        first.after_step(MagicMock(), StepInfo(step, 4, float("inf"), 1e-5))
+    assert rows() == [(1, "inf", 5.0), (2, "inf", 10.0)]
+    again = log(1)
+    assert [step for step, *_ in rows()] == [1]
+    now[0] += 3
+    assert again.seconds == 8.0
 
 
 def test_a_finished_run_is_read_and_not_repeated(

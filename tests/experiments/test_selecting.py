@@ -65,7 +65,7 @@ def test_the_same_seed_chooses_the_same(small: Recipe, tmp_path: Path) -> None:
 def test_secure_selection_has_no_seed(small: Recipe, tmp_path: Path) -> None:
     found = select(small, "dpsgd", tmp_path, epsilon=4.0, mean=1.2)
     assert "seed" not in found.result.statement
-    assert 0 <= found.report.overall["accuracy"] <= 1  # type: ignore[operator]
+    assert 0 <= found.result.report.overall["accuracy"] <= 1  # type: ignore[operator]
 
 
 def test_what_cannot_be_selected_is_refused(small: Recipe, tmp_path: Path) -> None:

@@ -124,3 +124,29 @@ def test_a_recipe_keeps_its_own_parts() -> None:
         compare("demo", model=network)
     with pytest.raises(RecipeError, match="neither a recipe nor data"):
         compare()
+
+
+@pytest.mark.usefixtures("outside")
+def test_parts_from_outside(tmp_path: Path) -> None:
+    from outside_parts import networks, rules, tables, ways
+
+    found = compare(
+        data=tables.our_patients,
+        model=networks.small_net,
+        methods={"ours": rules.Soft, "both": ways.soft_bam(), "named": "outside_parts.rules:Soft"},
+        measure=["outside_parts.looks:longest_gradient"],
+        budget=BUDGET,
+        seeds=1,
+        trials=0,
+        workers=1,
+        folder=tmp_path,
+        name="outside",
+    )
+    assert [row.title for row in found.table.rows] == ["ours", "both", "named"]
+    (reading, *_) = found.study.runs["ours"][0].readings
+    assert "longest_gradient" in str(reading)
+    with pytest.raises(pl.auditing.NotAdmitted, match=r"SoftLiar.*moves by 1\.5, not 1"):
+        compare(
+            data=tables.our_patients, model=networks.small_net, methods={"liar": rules.SoftLiar()},
+            budget=BUDGET, trials=0, workers=1, folder=tmp_path, name="liar",
+        )  # fmt: skip

@@ -85,26 +85,10 @@ def test_gates_of_equal_coordinates() -> None:
     assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
-def test_tokens_are_looked_up_in_frozen_embeddings() -> None:
-    table = torch.randn(20, 5, dtype=torch.float64)
-    model = network(embeddings=table)
-    assert [name for name, p in model.named_parameters() if not p.requires_grad] == [
-        "embedding.weight"
-    ]
-    tokens = torch.randint(20, (3, 6))
-    bare = network()
-    bare.load_state_dict({k: v for k, v in model.state_dict().items() if "embedding" not in k})
-    torch.testing.assert_close(model(tokens), bare(table[tokens]))
-    paper = build("imdb-gru", embeddings=torch.randn(50, 100))
-    assert sum(p.numel() for p in paper.parameters() if p.requires_grad) == 32_002
-
-
 # As many records as words, as hidden units, as gates, and one: nothing is taken for the batch.
 @pytest.mark.parametrize("records", [6, 4, 12, 1])
-def test_gradients_of_tokens_match_the_loop(records: int, device: torch.device) -> None:
-    model = network(embeddings=torch.randn(20, 5)).to(device)
-    found = assert_matches_loop(model, torch.randint(20, (records, 6), device=device))
-    assert not any("embedding" in name for name in found.names)
+def test_gradients_match_the_loop(records: int, device: torch.device) -> None:
+    assert_matches_loop(network().to(device), words(records).to(device))
 
 
 @pytest.mark.parametrize("flag", FLAGS)

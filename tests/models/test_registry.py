@@ -38,7 +38,7 @@ def test_shapes(network: Network) -> None:
 
 @each([*NETWORKS, BATCH_NORM])
 def test_another_number_of_classes(network: Network) -> None:
-    model = build(network.name, classes=7, **network.options, **network.small)
+    model = build(network.name, **{**network.options, **network.small, "classes": 7})
     with torch.no_grad():
         assert model(network.records(2)).shape == (2, 7)
 

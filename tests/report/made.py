@@ -33,14 +33,18 @@ def comparison(
     baseline: str | None = "dpsgd",
     kept: Mapping[str, float] | None = None,
     added: Mapping[str, float] | None = None,
+    epsilons: Sequence[float] = (),
 ) -> Path:
     """A comparison's folder; a method's accuracy, and what is added to its loss, by its title."""
-    recipe = Recipe.of(
-        fields(methods=list(methods), seeds=list(seeds), baseline=baseline, name="made")
-    )
+    changes: dict[str, Any] = {"methods": list(methods), "seeds": list(seeds), "name": "made"}
+    if epsilons:
+        length = {"steps": 10, "expected_batch_size": 32}
+        budget = {"epsilon": epsilons[0], "delta": 1e-5, **length}
+        changes |= {"epsilons": list(epsilons), "budget": budget}
+    recipe = Recipe.of(fields(baseline=baseline, **changes))
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "recipe.json", recipe.model_dump(mode="json"))
-    for method in recipe.methods:
+    for method in recipe.rows:
         for seed in seeds:
             spec = RunSpec(recipe, method, seed)
             share = accuracy.get(method.title, 0.8)

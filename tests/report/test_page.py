@@ -12,8 +12,7 @@ from plotly import graph_objects
 
 from plumbline.experiments import Recipe
 from plumbline.report import read, write
-from plumbline.report.notes import NOTES
-from plumbline.report.page import page, script_json
+from plumbline.report.page import VERDICT, page, script_json
 from plumbline.report.section import Figure, Grid, Html, Section, Tabs
 from plumbline.report.sections import SECTIONS
 from tests.report.made import ACCURACY, METHODS, comparison
@@ -70,7 +69,7 @@ class Markup(HTMLParser):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return comparison(tmp_path_factory.mktemp("page") / "c", tuning=True)
+    return comparison(tmp_path_factory.mktemp("page") / "c", tuning=True, epsilons=[3.0, 1.0])
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +78,7 @@ def markup(folder: Path) -> Markup:
 
 
 def test_a_full_comparison_has_every_section(folder: Path) -> None:
-    other = ("verdict", "epsilons")  # which needs several
-    assert list(sections(folder)) == [name for name in NOTES if name not in other]
+    assert list(sections(folder)) == [make.__module__.rpartition(".")[2] for make in SECTIONS]
 
 
 def test_what_was_not_measured_has_no_section(tmp_path: Path) -> None:
@@ -90,7 +88,7 @@ def test_what_was_not_measured_has_no_section(tmp_path: Path) -> None:
 
 
 def test_what_epsilon_does_not_cover_is_marked(folder: Path) -> None:
-    covered = {name for name, section in sections(folder).items() if section.covered}
+    covered = {name for name, section in sections(folder).items() if section.not_covered is None}
     assert covered == {"statement", "spending", "settings"}
     found = sections(folder)
     assert "raw gradients" in str(found["norms"].not_covered)
@@ -163,8 +161,10 @@ def test_the_page_can_be_written_elsewhere(folder: Path, tmp_path: Path) -> None
 
 
 def test_a_single_run_has_a_page(folder: Path) -> None:
-    run = next(path for path in folder.iterdir() if path.name.startswith("adapt"))
-    assert "One run" in write(run).read_text(encoding="utf-8")
+    runs = [path for path in folder.iterdir() if path.name.startswith("adapt")]
+    assert len(runs) == 4  # two seeds, two epsilons
+    for run in runs:
+        assert "One run" in write(run).read_text(encoding="utf-8")
 
 
 def test_names_are_escaped_in_markup_and_in_figures(tmp_path: Path) -> None:
@@ -241,8 +241,10 @@ def test_the_paper_beside_the_tuned_settings_shares_a_colour(tmp_path: Path) -> 
     assert [figures.dash(study, one) for one in study.titles] == ["dash", "solid", "solid"]
 
 
-def test_every_note_is_in_the_documentation() -> None:
+def test_every_note_is_in_the_documentation(folder: Path) -> None:
     headings = re.findall(r"^## (.*)$", (DOCS / "report.md").read_text(encoding="utf-8"), re.M)
-    assert [note.title for note in NOTES.values()] == headings
-    for note in NOTES.values():
-        assert (DOCS.parent / note.page).is_file(), note.page
+    noted = [VERDICT, *sections(folder).values()]
+    assert [one.title for one in noted] == headings
+    for one in noted:
+        assert one.note.endswith(".")
+        assert (DOCS.parent / one.more).is_file(), one.more

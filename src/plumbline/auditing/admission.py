@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
 
 import torch
@@ -73,7 +72,9 @@ def _unchecked(method: Method, names: str) -> Iterator[str]:
         reason = _tried(check, method)
         if reason is not None:
             # What a shipped rule shows the model may not fit the records here (images, say).
-            plain = replace(method, evaluation=tuple(filter(_fits, method.evaluation)))
+            # (Not dataclasses.replace: the class may have an __init__ of its own.)
+            plain = copy.copy(method)
+            plain.evaluation = tuple(filter(_fits, method.evaluation))
             if plain.evaluation == method.evaluation or _tried(check, plain) is not None:
                 yield f"The {what} of {names} could not be run, so it was not checked: {reason}."
 

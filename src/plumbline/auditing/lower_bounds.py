@@ -21,15 +21,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-__all__ = [
-    "LowerBound",
-    "clopper_pearson",
-    "gaussian_dp",
-    "gaussian_epsilon",
-    "one_run",
-    "threshold_test",
-]
-
 Floats = NDArray[np.float64]
 
 _PROPOSING = 0.1  # the share of the repetitions that propose thresholds, and then count no more

@@ -179,7 +179,8 @@ def _explain(error: Exception) -> int:
     if not ours and not isinstance(error, ValueError | OSError | ImportError):
         words = f"{kind.__name__}: {words} (--debug shows where this comes from)"
     say(words)
-    return 2 if isinstance(error, ValueError) else 1
+    wrong_use = isinstance(error, ValueError) or (ours and isinstance(error, TypeError))
+    return 2 if wrong_use else 1
 
 
 def _usage(error: Any) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +11,6 @@ import typer
 from plumbline.cli.app import (
     Json,
     app,
-    aside,
     console,
     examples,
     note,
@@ -22,7 +19,8 @@ from plumbline.cli.app import (
     table,
     tiny,
 )
-from plumbline.cli.names import methods_starting, settings_of
+from plumbline.cli.options import methods_starting, settings_of
+from plumbline.cli.progress import watching_one
 
 if TYPE_CHECKING:
     from plumbline.auditing import Membership, StepAudit
@@ -74,7 +72,7 @@ def step(
 
     name = find(method).name if ":" not in method else method
     found = audit_step(
-        audited(name, **settings_of(name, set_ or [])),
+        audited(name, **settings_of(set_ or [])),
         noise_multiplier=noise_multiplier,
         sampling_rate=sampling_rate,
         delta=delta,
@@ -117,13 +115,12 @@ def run(
     from plumbline.experiments.attacking import LABEL, audit_recipe
     from plumbline.experiments.run_spec import RunSpec
     from plumbline.fairness import to_json
-    from plumbline.instruments.describing import recipe_of
-    from plumbline.instruments.diagnosing import row_named
+    from plumbline.instruments.describing import recipe_of, row_named
 
     made = recipe_of(recipe)
     part = row_named(made, method)
     spec = RunSpec(made, part, made.seeds[0] if seed is None else seed)
-    with _shown(spec.name) as on_progress:
+    with watching_one(spec.name) as on_progress:
         found = audit_recipe(
             spec, canaries, guesses=guesses, confidence=confidence, on_progress=on_progress
         )
@@ -232,13 +229,3 @@ def _show_membership(found: dict[str, tuple[float, list[Membership]]]) -> None:
         "or 10% of the others are taken for such. Means over seeds; in brackets, groups that are "
         "too small to judge."
     )
-
-
-@contextmanager
-def _shown(name: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Steps on a terminal; nothing where nobody looks."""
-    if not aside.is_terminal:
-        yield None
-        return
-    with aside.status(name) as status:
-        yield lambda step, steps: status.update(f"{name}: step {step:,} of {steps:,}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,15 +16,13 @@ from plumbline.cli.app import (
     aside,
     console,
     examples,
-    same_command,
     show,
     show_json,
     table,
 )
 from plumbline.cli.interrupts import stopping
-from plumbline.cli.options import Out, Recipe, Workers, described
+from plumbline.cli.options import Out, Recipe, Seed, Workers, described
 from plumbline.cli.progress import watching
-from plumbline.cli.train import require_one
 from plumbline.formats import number, points, seconds
 
 if TYPE_CHECKING:
@@ -53,7 +51,7 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Which, separated by commas.",
+            help="Which, separated by commas; of a recipe, which of its rows.",
             show_default="six of them, on --data",
             rich_help_panel="Training",
         ),
@@ -69,14 +67,7 @@ def compare(
     seeds: Annotated[
         int | None, typer.Option(help="Runs of each method.", show_default="3 on --data", min=1)
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Makes the runs repeatable, from this seed on, and their noise known to who "
-            "knows it. Without it the noise of runs on --data is secure.",
-            show_default="none",
-        ),
-    ] = None,
+    seed: Seed = None,
     private_selection: Annotated[
         bool,
         typer.Option(
@@ -96,7 +87,6 @@ def compare(
 
     Starting again repeats nothing that is finished.
     """
-    require_one(recipe, description)
     from plumbline import instruments
 
     if methods is not None:
@@ -108,34 +98,31 @@ def compare(
         description["seeds"] = list(range(first, first + (seeds or 3)))
     if seed is not None:
         description["noise"] = "seeded"
+    made = instruments.recipe_of(recipe, **description)
     if save_recipe is not None:
-        made = instruments.recipe_of(recipe, **description)
         from plumbline.experiments.files import write_text
 
         write_text(save_recipe, made.toml())
-        show(
-            f"The recipe is in {save_recipe}; plumbline compare {save_recipe} --trials "
-            f"{made.tune.trials} runs it."
-        )
+        show(f"The recipe is in {save_recipe}; plumbline compare {save_recipe} runs it.")
         return
-    root = out
+    secret = "selecting among candidates (their number is a secret)"
     with (
-        watching("runs") as watch,
-        stopping(lambda: stopped(watch.done, watch.total, root)),
-        selecting(private_selection),
+        watching() as watch,
+        stopping(watch, out / made.name, secret=private_selection),
+        aside.status(secret) if private_selection else nullcontext(),
     ):
         found = instruments.compare(
-            recipe,
+            made,
             folder=out,
             workers=workers,
             private_selection=private_selection,
             on_progress=watch,
-            **description,
         )
     written = str(found.page()) if page else None
-    compared, said, folder = found.table, found.verdict, found.folder
+    compared = found.table
     if json_:
-        show_json({**json_table(compared), "verdict": said, "folder": str(folder), "page": written})
+        where = {"folder": str(found.folder), "page": written}
+        show_json({**json_table(compared), "verdict": found.verdict, **where})
         return
     console.print(comparison(compared))
     seeds_ = len(compared.recipe.seeds)
@@ -144,31 +131,12 @@ def compare(
     if compared.tests is not None:
         show(f"p: accuracy against {compared.recipe.baseline}. {compared.tests.note}")
     console.print()
-    for paragraph in said:
+    for paragraph in found.verdict:
         show(paragraph)
     console.print()
-    console.print(f"runs: {folder}", highlight=False, soft_wrap=True, markup=False)
-    if written is not None:
-        console.print(f"page: {written}", highlight=False, soft_wrap=True, markup=False)
-
-
-@contextmanager
-def selecting(private: bool) -> Iterator[None]:
-    """A line on standard error while candidates are tried whose number is a secret."""
-    if not private:
-        yield
-        return
-    with aside.status("selecting among candidates (their number is a secret)"):
-        yield
-
-
-def stopped(done: int, total: int, folder: Path) -> str:
-    """What is kept of a comparison, and how to go on."""
-    finished = f"{done} of {total} runs are finished" if total else "no run was started"
-    return (
-        f"stopped: {finished} and kept in {folder}; the others go on from their last checkpoint. "
-        f"To go on, give the same command again: {same_command()}"
-    )
+    for what, path in (("runs", found.folder), ("page", written)):
+        if path is not None:
+            console.print(f"{what}: {path}", highlight=False, soft_wrap=True, markup=False)
 
 
 def comparison(made: ComparisonTable) -> Shown:

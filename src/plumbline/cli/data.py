@@ -50,9 +50,10 @@ def data_get(
     """Downloads what is missing of a data set, and compares the published checksums."""
     from plumbline.data import get
     from plumbline.data.base import FILES
-    from plumbline.experiments.recipe import known
+    from plumbline.experiments.recipe import require_known
 
-    paths = get(known("data set", name, list(FILES)), progress=not json_)
+    require_known("data set", name, list(FILES))
+    paths = get(name, progress=not json_)
     if json_:
         show_json({"data": name, "files": [str(path) for path in paths]})
         return

@@ -11,9 +11,8 @@ import typer
 from plumbline.cli.app import Json, app, console, examples, show, show_json, table
 from plumbline.cli.chart import columns
 from plumbline.cli.interrupts import stopping_after_the_step
-from plumbline.cli.options import Out, described
+from plumbline.cli.options import Out, Seed, described
 from plumbline.cli.progress import watching_one
-from plumbline.cli.train import require_one
 from plumbline.formats import angle, degrees, finite, number, percent, short
 
 _LINES = 6  # readings that are shown along the run
@@ -48,9 +47,7 @@ def diagnose(
     records: Annotated[
         int, typer.Option(help="How many training records are measured on.", min=2)
     ] = 256,
-    seed: Annotated[
-        int | None, typer.Option(help="Makes the run repeatable.", show_default="none")
-    ] = None,
+    seed: Seed = None,
     out: Out = Path("runs"),
     json_: Json = False,
 ) -> None:
@@ -59,7 +56,6 @@ def diagnose(
     A recipe's method, or one on --data, is run once with measurements along the way. The folder of
     a run is read; if nothing was measured along it, its trained model is measured.
     """
-    require_one(what, description)
     from plumbline import instruments
     from plumbline.diagnostics import NOT_COVERED, to_json
 

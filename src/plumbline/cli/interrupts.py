@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from plumbline.cli.app import Stopped, same_command
 
+if TYPE_CHECKING:
+    from plumbline.cli.progress import Watch
+
 
 @contextmanager
-def stopping(message: Callable[[], str]) -> Iterator[None]:
-    """Ctrl-C inside ends the command at once, with a message that is made then."""
+def stopping(watch: Watch, folder: Path, *, secret: bool = False) -> Iterator[None]:
+    """Ctrl-C inside ends the command at once, and says what is kept and how to go on.
+
+    Args:
+        watch: Knows how many runs are finished.
+        folder: Where they are kept.
+        secret: Whether candidates are tried that nobody may see, of which nothing is kept.
+    """
     # A handler of our own, so that `Private.fit` does not put its own in place.
     before = signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
     except KeyboardInterrupt:
-        raise Stopped(message()) from None
+        finished = f"{watch.done} of {watch.total} {watch.what} are finished and kept in {folder}; "
+        kept = (
+            "what the candidates of a private selection did is deleted, and was not disclosed. "
+            if secret
+            else finished + "the others go on from their last checkpoint. "
+            if watch.total
+            else "no run was started. "
+        )
+        raise Stopped(
+            f"stopped: {kept}To go on, give the same command again: {same_command()}"
+        ) from None
     finally:
         signal.signal(signal.SIGINT, before)
 

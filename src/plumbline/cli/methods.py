@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from plumbline.cli.app import Json, app, console, examples, show, show_json, table
-from plumbline.cli.names import methods_starting
+from plumbline.cli.options import methods_starting
+
+if TYPE_CHECKING:
+    from plumbline.methods.registry import Row
 
 _ROOMY = 116  # columns of a terminal in which the whole table fits
 
@@ -57,18 +60,20 @@ def methods(
     )
 
 
-def _one(row: Any, json_: bool) -> None:
+def _one(row: Row, json_: bool) -> None:
     from plumbline.methods import METHODS
+    from plumbline.registry import options_of
 
     make = METHODS[row.name].make
     settings = {
-        name: None if parameter.default is parameter.empty else parameter.default
-        for name, parameter in inspect.signature(make).parameters.items()
+        name: None if one.default is one.empty else one.default
+        for name, one in options_of(make).items()
     }
     about = inspect.getdoc(make) or ""
     if json_:
-        plain = {name: value if _plain(value) else repr(value) for name, value in settings.items()}
-        show_json({**vars(row), "about": about, "settings": plain})
+        plain = (str, int, float, list, tuple, type(None))
+        shown = {k: v if isinstance(v, plain) else repr(v) for k, v in settings.items()}
+        show_json({**vars(row), "about": about, "settings": shown})
         return
     console.print(f"[bold]{row.name}[/bold] ({row.source})", highlight=False)
     console.print(about, highlight=False, markup=False)
@@ -81,12 +86,7 @@ def _one(row: Any, json_: bool) -> None:
     facts.add_row("guarantee", row.guarantee)
     console.print(facts)
     if settings:
-        shown = table("setting", "default", numbers=False)
-        for name, parameter in inspect.signature(make).parameters.items():
-            given = parameter.default
-            shown.add_row(name, "must be given" if given is parameter.empty else repr(given))
-        console.print(shown)
-
-
-def _plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | bool | list | tuple)
+        values = table("setting", "default", numbers=False)
+        for name, one in options_of(make).items():
+            values.add_row(name, "must be given" if one.default is one.empty else repr(one.default))
+        console.print(values)

@@ -1,23 +1,21 @@
 """The options that describe a run, the same on ``train``, ``compare``, ``tune`` and ``diagnose``.
 
-They are written once, as the parameters of ``_options``; ``described`` puts them in front of a
-command's own and hands them over as a ``Description``.
+They are written once, in ``_SHARED``; ``described`` gives them to a command beside its own and
+hands them over as a ``Description``.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from plumbline.cli.app import WrongUse
-from plumbline.cli.names import methods_starting, parsed
-
-_DATA, _PRIVACY, _TRAINING = "Data", "Privacy", "Training"
 
 Recipe = Annotated[str | None, typer.Argument(help="A recipe or its path, in place of --data.")]
 Out = Annotated[
@@ -26,202 +24,144 @@ Out = Annotated[
 Workers = Annotated[
     int | None, typer.Option(help="Runs at a time.", show_default="one for each core", min=1)
 ]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        help="Makes runs repeatable, and their noise known to whoever knows the seed. Without it "
+        "the noise of runs on --data is secure.",
+        show_default="none",
+    ),
+]
+_TABLE = ("target", "sensitive", "categorical", "drop", "missing", "missing_value", "test")
 
 
-def _options(
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="A csv or parquet file, a data set, or package.module:attribute.",
-            rich_help_panel=_DATA,
-        ),
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="The column to predict: a class.", rich_help_panel=_DATA)
-    ] = None,
-    sensitive: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A column whose groups are reported; may be repeated.",
-            metavar="COLUMN",
-            rich_help_panel=_DATA,
-        ),
-    ] = None,
-    categorical: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A column of numbers that are categories. Columns of text are found.",
-            metavar="COLUMN",
-            rich_help_panel=_DATA,
-        ),
-    ] = None,
-    drop: Annotated[
-        list[str] | None,
-        typer.Option(help="A column to leave out.", metavar="COLUMN", rich_help_panel=_DATA),
-    ] = None,
-    missing: Annotated[
-        Literal["error", "drop"] | None,
-        typer.Option(
-            help="What to do with rows that lack a value.",
-            show_default="error",
-            rich_help_panel=_DATA,
-        ),
-    ] = None,
-    missing_value: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What a missing cell says, beside nothing at all.",
-            metavar="TEXT",
-            rich_help_panel=_DATA,
-        ),
-    ] = None,
-    test: Annotated[
-        Path | None,
-        typer.Option(
-            help="A second file to evaluate on; else a fifth is held out.", rich_help_panel=_DATA
-        ),
-    ] = None,
-    epsilon: Annotated[
-        str | None,
-        typer.Option(
-            help="The most that may be spent; `compare` takes several, as 1,3,8.",
-            show_default="3",
-            rich_help_panel=_PRIVACY,
-        ),
-    ] = None,
-    delta: Annotated[
-        float | None,
-        typer.Option(
-            help="The delta of the guarantee.",
-            show_default="1/(10 n), down to a power of ten",
-            rich_help_panel=_PRIVACY,
-        ),
-    ] = None,
-    accountant: Annotated[
-        Literal["pld", "rdp"] | None,
-        typer.Option(help="Who computes epsilon.", show_default="pld", rich_help_panel=_PRIVACY),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="As in `plumbline methods`, or package.module:attribute.",
-            autocompletion=methods_starting,
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="A setting of the method, such as clip=0.5; may be repeated.",
-            metavar="KEY=VALUE",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="A network, or package.module:attribute.",
-            show_default="an MLP, 64 wide, for tables",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(
-            help="One loss for each record.",
-            show_default="cross_entropy",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(
-            help="Uses the released gradient.", show_default="adam", rich_help_panel=_TRAINING
-        ),
-    ] = None,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(help="The optimizer's.", show_default="0.002", rich_help_panel=_TRAINING),
-    ] = None,
-    epochs: Annotated[
-        float | None,
-        typer.Option(
-            help="How often a record is used, on average.",
-            show_default="10",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            help="The expected batch size.",
-            show_default="n/40, at least 256",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-) -> None:
-    """Never called: its parameters are the options."""
+def methods_starting(incomplete: str) -> list[str]:
+    """For the shell's completion."""
+    from plumbline.methods import METHODS
+
+    return [name for name in METHODS if name.startswith(incomplete.replace("-", "_"))]
+
+
+def _panel(panel: str) -> Callable[..., inspect.Parameter]:
+    def option(
+        name: str, kind: Any, text: str, default: str | bool = True, *declared: str, **more: Any
+    ) -> inspect.Parameter:
+        shown = {"help": text, "show_default": default, "rich_help_panel": panel, **more}
+        return inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=typer.Option(None, *declared, **shown),
+            annotation=kind,
+        )
+
+    return option
+
+
+_data, _privacy, _training = _panel("Data"), _panel("Privacy"), _panel("Training")
+_column = functools.partial(_data, kind=list[str], metavar="COLUMN")
+_SHARED = (
+    _data("data", str, "A csv or parquet file, a data set, or package.module:attribute."),
+    _data("target", str, "The column to predict: a class."),
+    _column("sensitive", text="A column whose groups are reported; may be repeated."),
+    _column("categorical", text="A column of numbers that are categories. Columns of text are."),
+    _column("drop", text="A column to leave out."),
+    _data("missing", Literal["error", "drop"], "What to do with rows that lack a value.", "error"),
+    _data("missing_value", list[str], "What a missing cell says, beside nothing.", metavar="TEXT"),
+    _data("test", Path, "A second file to evaluate on; else a fifth is held out."),
+    _privacy("epsilon", str, "The most that may be spent; `compare` takes several: 1,3,8.", "3"),
+    _privacy("delta", float, "Of the guarantee.", "1/(10 n), down to a power of ten"),
+    _privacy("accountant", Literal["pld", "rdp"], "Who computes epsilon.", "pld"),
+    _training(
+        "method",
+        str,
+        "As in `plumbline methods`, or package.module:attribute.",
+        autocompletion=methods_starting,
+    ),
+    _training(
+        "set_",
+        list[str],
+        "A setting of the method, such as clip=0.5; may be repeated.",
+        True,
+        "--set",
+        metavar="KEY=VALUE",
+    ),
+    _training("model", str, "A network, or package.module:attribute.", "an MLP, for tables"),
+    _training("loss", str, "One loss for each record.", "cross_entropy"),
+    _training("optimizer", str, "Uses the released gradient.", "adam"),
+    _training("learning_rate", float, "The optimizer's.", "0.002"),
+    _training("epochs", float, "How often a record is used, on average.", "10"),
+    _training("batch", int, "The expected batch size.", "n/40, at least 256"),
+)
 
 
 def described(command: Callable[..., None], without: tuple[str, ...] = ()) -> Callable[..., None]:
     """A command that has the options beside its own, and receives them as ``description``.
 
     Args:
-        command: Its parameter ``description`` is given what was said; others are its own.
+        command: Its first parameter is what it is about, a recipe say, in place of which data may
+            be given; its parameter ``description`` is given what was said of the run.
         without: Options that it has not, or has in another form.
     """
-    shared = {
-        name: parameter
-        for name, parameter in inspect.signature(_options).parameters.items()
-        if name not in without
-    }
+    hints = get_type_hints(command, include_extras=True)
     own = [
-        one for one in inspect.signature(command).parameters.values() if one.name != "description"
+        one.replace(kind=one.KEYWORD_ONLY, annotation=hints[one.name])
+        for one in inspect.signature(command).parameters.values()
+        if one.name != "description"
     ]
-    first = [one for one in own if one.default is one.empty or one.name in ("recipe", "what")]
-    rest = [one for one in own if one not in first]
+    shared = [one for one in _SHARED if one.name not in without]
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
-        said = {name: given.pop(name) for name in shared}
-        command(description=_description(said), **given)
+        said = _description({one.name: given.pop(one.name) for one in shared})
+        if (given[own[0].name] is None) == ("data" not in said):
+            raise WrongUse(
+                "Give data with --data, such as a table with --data FILE --target COLUMN, or a "
+                "recipe, as in 'plumbline train demo-untuned'; one of the two."
+            )
+        command(description=said, **given)
 
-    hints = {**get_type_hints(_options, include_extras=True)}
-    hints |= get_type_hints(command, include_extras=True)
-    parameters = [
-        one.replace(kind=one.KEYWORD_ONLY, annotation=hints[one.name])
-        for one in (*first, *shared.values(), *rest)
-    ]
+    parameters = [own[0], *shared, *own[1:]]
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     called.__annotations__ = {one.name: one.annotation for one in parameters}
     return called
 
 
+def settings_of(given: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` texts as a method's settings; values are TOML, and bare words text."""
+    settings: dict[str, Any] = {}
+    for one in given:
+        key, equals, text = one.partition("=")
+        if not equals:
+            raise WrongUse(f"--set {one}: give a setting and its value, as in --set clip=0.5.")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        settings[key.strip().replace("-", "_")] = value
+    return settings
+
+
 def _description(said: dict[str, Any]) -> dict[str, Any]:
     """What was said, as ``Description`` has it; what was not said is not in it."""
     found = {name: value for name, value in said.items() if value not in (None, [])}
+    if "data" not in found:
+        for name in _TABLE:
+            if name in found:
+                raise WrongUse(
+                    f"--{name.replace('_', '-')} describes a table, which --data names; a recipe "
+                    "has its own."
+                )
+    elif Path(found["data"]).suffix.lower() in (".csv", ".parquet") and "target" not in found:
+        raise WrongUse("--target is missing: which column of the table is to be predicted?")
     if "epsilon" in found:
         found["epsilon"] = _epsilons(found["epsilon"])
     if "missing_value" in found:
         found["missing_values"] = ["", *found.pop("missing_value")]
     if "set_" in found:
-        found["settings"] = _settings(found.pop("set_"))
+        found["settings"] = settings_of(found.pop("set_"))
         if "method" not in found:
             raise WrongUse("--set changes a setting of a method: say which with --method.")
-    for name in ("target", "sensitive", "categorical", "drop", "missing", "missing_values", "test"):
-        if name in found and "data" not in found:
-            option = name.removesuffix("s").replace("_", "-")
-            raise WrongUse(
-                f"--{option} describes a table, which --data names; a recipe has its own."
-            )
-    if "data" in found and _is_table(found["data"]) and "target" not in found:
-        raise WrongUse("--target is missing: which column of the table is to be predicted?")
     return found
-
-
-def _is_table(data: str) -> bool:
-    return Path(data).suffix.lower() in (".csv", ".parquet")
 
 
 def _epsilons(text: str) -> float | list[float]:
@@ -235,14 +175,3 @@ def _epsilons(text: str) -> float | list[float]:
     if len(set(values)) < len(values):
         raise WrongUse(f"--epsilon is {text}; give each once.")
     return values[0] if len(values) == 1 else values
-
-
-def _settings(given: list[str]) -> dict[str, Any]:
-    """``key=value`` texts; values are TOML, and bare words text."""
-    settings: dict[str, Any] = {}
-    for one in given:
-        key, equals, text = one.partition("=")
-        if not equals:
-            raise WrongUse(f"--set {one}: give a setting and its value, as in --set clip=0.5.")
-        settings[key.strip().replace("-", "_")] = parsed(text)
-    return settings

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from plumbline.data import TableEncoding
     from plumbline.data.table_encoding import Column
-    from plumbline.data.table_files import TableFile
+    from plumbline.data.table_files import Table
 
 PREDICTION, PROBABILITY = "prediction", "probability_"
 
@@ -45,13 +45,13 @@ def predict(
     not be there, and is not looked at.
     """
     from plumbline.data import DataError
-    from plumbline.data.table_files import read_table
+    from plumbline.data.table_files import open_table
 
     if out.resolve() == data.resolve():
         raise WrongUse(f"--out is {out}, the data itself; give another file.")
     model, encoding = _trained(run)
     try:
-        rows = read_table(data)
+        rows = open_table(data)
         taken = [name for name in _added(encoding) if name in rows.names]
         if taken:
             raise WrongUse(f"{data} has a column '{taken[0]}' already; rename it, or leave it out.")
@@ -99,7 +99,7 @@ def _write(
     out: Path,
     model: nn.Module,
     encoding: TableEncoding,
-    rows: TableFile,
+    rows: Table,
     missing: Literal["error", "drop"],
 ) -> tuple[Counter[str], dict[str, Counter[str]]]:
     """Writes all rows; how many are of each class, and each column's cells that are unseen."""

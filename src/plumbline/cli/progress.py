@@ -31,32 +31,36 @@ class Watch:
     Attributes:
         done: How many runs are finished.
         total: Of how many; 0 before the first report.
+        what: What is counted.
     """
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self.done = self.total = 0
+    def __init__(self) -> None:
+        self.done, self.total, self.what = 0, 0, "runs"
 
     def __call__(self, progress: Progress) -> None:
         """Shows it."""
-        now = (progress.done, progress.total)
-        if now != (self.done, self.total):
-            self.done, self.total = now
-            note(f"{self.done} of {self.total} {self._what} are done")
+        if self._take(progress):
+            note(f"{self.done} of {self.total} {self.what} are done")
+
+    def _take(self, progress: Progress) -> bool:
+        """Whether it is news."""
+        before, now = (self.done, self.total), (progress.done, progress.total)
+        (self.done, self.total), self.what = now, progress.what
+        return before != now
 
 
 class BarWatch(Watch):
     """The same with bars, on a terminal."""
 
-    def __init__(self, what: str, bars: Bars) -> None:
-        super().__init__(what)
+    def __init__(self, bars: Bars) -> None:
+        super().__init__()
         self._bars = bars
-        self._whole = bars.add_task(what, total=None)
+        self._whole = bars.add_task("", total=None)
         self._runs: dict[str, TaskID] = {}
 
     def __call__(self, progress: Progress) -> None:
         """Shows it."""
-        self.done, self.total = progress.done, progress.total
+        self._take(progress)
         for name in [name for name in self._runs if name not in progress.running]:
             self._bars.remove_task(self._runs.pop(name))
         for name, (step, steps) in progress.running.items():
@@ -65,28 +69,25 @@ class BarWatch(Watch):
             self._bars.update(self._runs[name], completed=step, total=steps)
         # A run that is half done is half a run: the time left is a better guess.
         parts = sum(step / steps for step, steps in progress.running.values() if steps)
-        self._bars.update(self._whole, completed=self.done + parts, total=self.total)
+        done = self.done + parts
+        self._bars.update(self._whole, description=progress.what, completed=done, total=self.total)
 
 
 @contextmanager
-def watching(what: str) -> Iterator[Watch]:
-    """A progress callback, shown on standard error.
-
-    Args:
-        what: What is counted, such as "runs".
-    """
+def watching() -> Iterator[Watch]:
+    """A progress callback, shown on standard error."""
     if not aside.is_terminal:
-        yield Watch(what)
+        yield Watch()
         return
     columns = (
         TextColumn("{task.description}", table_column=Column(no_wrap=True)),
         BarColumn(bar_width=min(30, max(8, aside.width - 64))),
-        _Count(),
+        MofNCompleteColumn(separator=" of ", table_column=Column(no_wrap=True)),
         TimeElapsedColumn(),
         TimeRemainingColumn(compact=True),
     )
     with Bars(*columns, console=aside, transient=True) as bars:
-        yield BarWatch(what, bars)
+        yield BarWatch(bars)
 
 
 @contextmanager
@@ -94,19 +95,12 @@ def watching_one(name: str) -> Iterator[Callable[[int, int], None]]:
     """The progress of one run, called with (done, total) after each step."""
     from plumbline.experiments.pool import Progress
 
-    with watching("runs") as watch:
+    with watching() as watch:
 
         def on_progress(done: int, total: int) -> None:
             watch(Progress(int(done == total), 1, {name: (done, total)}))
 
         yield on_progress
-
-
-class _Count(MofNCompleteColumn):
-    """Whole numbers: a run that is half done is not done."""
-
-    def __init__(self) -> None:
-        super().__init__(separator=" of ", table_column=Column(no_wrap=True))
 
 
 def _short(name: str) -> str:

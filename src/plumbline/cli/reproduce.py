@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table
-from plumbline.cli.compare import stopped
 from plumbline.cli.interrupts import stopping
 from plumbline.cli.options import Workers
 from plumbline.cli.progress import watching
@@ -45,8 +43,7 @@ def reproduce(
         raise WrongUse("Which one? `plumbline reproduce --list` lists them.")
     from plumbline.experiments.reproducing import reproduce as make
 
-    folder = out / f"{name}-{size}"
-    with watching("runs") as watch, stopping(lambda: stopped(watch.done, watch.total, folder)):
+    with watching() as watch, stopping(watch, out / f"{name}-{size}"):
         found = make(name, size, out, workers=workers, on_progress=watch)
     if json_:
         from plumbline.fairness import to_json
@@ -63,31 +60,16 @@ def reproduce(
 
 
 def _list(json_: bool) -> None:
-    rows = [{"name": name, **_about(name)} for name in _names()]
+    from plumbline.experiments.papers import names, read
+
+    plans = {name: read(name)[0] for name in names()}
     if json_:
-        show_json(rows)
+        facts = [{"title": plan.title, "minutes": plan.minutes} for plan in plans.values()]
+        show_json([{"name": name, **one} for name, one in zip(plans, facts, strict=True)])
         return
     shown = table("name", "what", "quick", "paper")
     shown.columns[1].justify = "left"
-    for row in rows:
-        minutes = row["minutes"]
-        times = (seconds(60 * minutes[size]) if size in minutes else "-" for size in _SIZES)
-        shown.add_row(row["name"], row["title"], *times)
+    for name, plan in plans.items():
+        times = {size: seconds(60 * minutes) for size, minutes in plan.minutes.items()}
+        shown.add_row(name, plan.title, times.get("quick", "-"), times.get("paper", "-"))
     console.print(shown)
-
-
-_SIZES = ("quick", "paper")
-
-
-def _names() -> list[str]:
-    from plumbline.experiments.papers import names
-
-    return names()
-
-
-def _about(name: str) -> dict[str, Any]:
-    from plumbline.experiments.recipes import folder
-
-    path = folder() / "papers" / f"{name}.toml"
-    fields = tomllib.loads(path.read_text(encoding="utf-8"))
-    return {"title": fields["title"], "minutes": fields.get("minutes", {})}

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from plumbline.cli.app import Json, WrongUse, app, examples, note, tiny
+from plumbline.cli.app import Json, app, examples, note, tiny
 from plumbline.cli.interrupts import stopping_after_the_step
-from plumbline.cli.options import Out, Recipe, described
+from plumbline.cli.options import Out, Recipe, Seed, described
 from plumbline.cli.progress import watching_one
 from plumbline.cli.run_summary import show_run
 
@@ -34,14 +34,7 @@ def train(
             help="A ledger shared by all runs on this data; else one in the run's folder."
         ),
     ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="Makes the run repeatable, and its noise known to who knows the seed. Without it "
-            "the noise of a run on --data is secure.",
-            show_default="none",
-        ),
-    ] = None,
+    seed: Seed = None,
     out: Out = Path("runs"),
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Log to TensorBoard, in the folder.")
@@ -52,7 +45,6 @@ def train(
 
     Ctrl-C stops after a step and saves; the same command goes on from there.
     """
-    require_one(recipe, description)
     from plumbline.cli.torchrun import launched
     from plumbline.instruments import training
     from plumbline.instruments.describing import METHOD, recipe_of
@@ -77,21 +69,12 @@ def train(
         show_run(found, json_)
 
 
-def require_one(recipe: str | None, description: dict[str, Any]) -> None:
-    """Refuses a recipe beside data, and neither."""
-    if (recipe is None) == ("data" not in description):
-        raise WrongUse(
-            "Give data with --data, such as a table with --data FILE --target COLUMN, or a recipe, "
-            "as in 'plumbline train demo-untuned'; one of the two."
-        )
-
-
 def announce(recipe: Any, description: dict[str, Any], folder: Path) -> None:
     """What was decided for the user, and where a run stands."""
     from plumbline.experiments.files import CHECKPOINT, RESULT
 
     if "data" in description and "delta" not in description:
-        note(f"Delta is {tiny(recipe.budget.delta)}: at most a tenth of 1 in all training records.")
+        note(f"Delta is {tiny(recipe.budget.delta)}: at most 1/(10 n) for n training records.")
     method = recipe.methods[0].build() if len(recipe.methods) == 1 else None
     if method is not None and method.unbounded_reason is not None:
         note(f"No guarantee: {method.unbounded_reason}.")

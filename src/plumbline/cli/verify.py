@@ -52,7 +52,8 @@ def verify(
     """
     from plumbline.experiments.files import FileError, write_text
     from plumbline.experiments.model_card import model_card as card_of
-    from plumbline.experiments.verification import CONTRADICTED, runs_in
+    from plumbline.experiments.run_spec import runs_in
+    from plumbline.experiments.verification import CONTRADICTED
     from plumbline.experiments.verification import verify as verified
 
     try:
@@ -85,7 +86,7 @@ def verify(
 def _show_one(found: Verification) -> None:
     from plumbline.experiments.verification import CONFIRMED, CONTRADICTED, NEVER, UNKNOWN
 
-    show(f"{found.claim.name}, in {found.claim.folder}")
+    show(f"{found.claim.spec.name}, in {found.claim.folder}")
     console.print()
     shown = table("what", "outcome", "found", numbers=False)
     for check in found.checks:
@@ -117,14 +118,14 @@ def _show_all(found: list[Verification]) -> None:
     for one in found:
         epsilon = "-" if one.epsilon is None else rounded_up(one.epsilon, 4)
         counts = [len(one.of(outcome)) for outcome in (CONFIRMED, UNKNOWN, CONTRADICTED)]
-        shown.add_row(one.claim.name, epsilon, *map(str, counts))
+        shown.add_row(one.claim.spec.name, epsilon, *map(str, counts))
     console.print(shown)
     wrong = [(one, check) for one in found for check in one.of(CONTRADICTED)]
     for one, check in wrong:
-        show(f"{one.claim.name}: {check.what} contradicted: {check.words}")
+        show(f"{one.claim.spec.name}: {check.what} contradicted: {check.words}")
     for one in found:
         if one.epsilon is None:
-            show(f"{one.claim.name}: epsilon could not be confirmed.")
+            show(f"{one.claim.spec.name}: epsilon could not be confirmed.")
     if not wrong:
         show(f"Nothing is contradicted in {len(found)} runs.")
     show("Each epsilon is of its run alone: what is made on the same records adds up.")

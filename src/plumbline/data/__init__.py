@@ -12,10 +12,9 @@ from plumbline.data.getting import get
 from plumbline.data.hashing import hashed
 from plumbline.data.image_folder import image_folder as from_images
 from plumbline.data.loading import load
-from plumbline.data.own import as_splits, from_torch
+from plumbline.data.own import as_splits
 from plumbline.data.table_encoding import TableEncoding, read_encoding
-from plumbline.data.table_inference import table
-from plumbline.data.tables import from_table
+from plumbline.data.tables import table
 from plumbline.data.text import Vocabulary, corpus
 from plumbline.registry import import_files
 
@@ -33,8 +32,6 @@ __all__ = [
     "data_folder",
     "dataset",
     "from_images",
-    "from_table",
-    "from_torch",
     "get",
     "glove_vectors",
     "hashed",

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-_BLOCK = 1 << 20
-
 
 def file_digest(path: str | os.PathLike[str]) -> str:
     """A file's SHA-256, in hexadecimal; computed once for a file that has not changed."""
@@ -28,11 +26,8 @@ def file_digest(path: str | os.PathLike[str]) -> str:
 
 @lru_cache(maxsize=64)
 def _file_digest(path: str, changed: int, size: int) -> str:
-    digest = hashlib.sha256()
     with open(path, "rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def object_digest(data: Any) -> str:

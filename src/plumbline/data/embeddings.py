@@ -1,8 +1,7 @@
 """Word vectors for a vocabulary that need no training: GloVe's, or fixed random ones.
 
-Both are public: the first were computed from other texts, the second from a seed. Use them with
-``nn.Embedding.from_pretrained(vectors, freeze=True, padding_idx=0)``; for trainable embeddings,
-``nn.Embedding(len(vocabulary), width, padding_idx=0)``.
+Both are public: the first were computed from other texts, the second from a seed. A data set looks
+words up in them (``load("imdb", vectors="random")``), so that the model sees vectors.
 """
 
 from __future__ import annotations

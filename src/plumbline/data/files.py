@@ -17,10 +17,9 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from lzma import LZMAError
 from pathlib import Path
-
-_BLOCK = 1 << 20
 
 
 class DataError(RuntimeError):
@@ -195,8 +194,5 @@ def _not_utf8(path: Path) -> tuple[int, int, bool]:
 
 def md5_of(path: Path) -> str:
     """The file's md5 checksum, in hexadecimal."""
-    digest = hashlib.md5(usedforsecurity=False)
     with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False)).hexdigest()

@@ -173,13 +173,4 @@ def _load(
         if len(x) != len(y):
             raise DataError(f"{images} has {len(x):,} images, but {targets} {len(y):,} labels.")
         parts.append((x, y, y))
-    train, test = parts
-    return splits(
-        name,
-        train,
-        test,
-        classes=classes,
-        groups=classes,
-        published=published,
-        normalise=normalise,
-    )
+    return splits(name, parts[0], parts[1], classes, published, normalise)

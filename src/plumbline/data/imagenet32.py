@@ -71,15 +71,8 @@ def imagenet32(
     )
     train, test = (_part(part, folder) for part in paths)
     classes = _names(data_folder(folder) / NAMES)
-    return splits(
-        "imagenet32",
-        train,
-        test,
-        classes=classes,
-        groups=classes,
-        published=Pixels((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        normalise=normalise,
-    )
+    statistics = Pixels((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    return splits("imagenet32", train, test, classes, statistics, normalise)
 
 
 def _part(paths: list[Path], folder: Folder) -> tuple[Mapped, Tensor, Tensor]:

@@ -95,13 +95,12 @@ def splits(
     name: str,
     train: tuple[Tensor | Mapped, Tensor, Tensor],
     test: tuple[Tensor | Mapped, Tensor, Tensor],
-    *,
     classes: tuple[str, ...],
-    groups: tuple[str, ...],
     published: Pixels,
     normalise: bool,
+    groups: tuple[str, ...] | None = None,
 ) -> Splits:
-    """An image set of parts ``(x, y, sensitive_features)``.
+    """An image set of parts ``(x, y, sensitive_features)``; the groups are the classes by default.
 
     Normalising uses the mean and standard deviation that everyone uses for this data set. They are
     published, but were once computed from its training records, and the constant says so: truly
@@ -122,7 +121,7 @@ def splits(
         train=Split(*train, prepare),
         test=Split(*test, prepare),
         classes=classes,
-        groups=groups,
+        groups=classes if groups is None else groups,
         constants=tuple(constants),
     )
 

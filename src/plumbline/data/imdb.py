@@ -8,14 +8,16 @@ from __future__ import annotations
 import os
 import re
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from plumbline.data.base import Constant, Split, Splits, dataset
 from plumbline.data.caching import Arrays, cached
+from plumbline.data.embeddings import glove_vectors, random_vectors
 from plumbline.data.files import DataError, File, locate, reading
 from plumbline.data.hashing import hashed, hashing_constant
 from plumbline.data.text import TOKENISER, Corpus, TextSplits, Vocabulary, corpus
@@ -38,8 +40,10 @@ def imdb(
     vocabulary: str | os.PathLike[str] = "training",
     size: int = 20_000,
     length: int = 256,
+    vectors: str | os.PathLike[str] | None = None,
+    width: int = 100,
 ) -> TextSplits:
-    """IMDb as word numbers: x ``[n, length]`` of int64; y is 1 for a good review.
+    """IMDb as word numbers, x ``[n, length]`` of int64, or word vectors; y is 1 for a good review.
 
     Args:
         folder: The data folder.
@@ -47,6 +51,9 @@ def imdb(
             does not cover; or the path of a public list with one word at the start of each line.
         size: How many of these words to use.
         length: How many words of a review are kept; shorter ones are padded with 0.
+        vectors: A GloVe text file, or "random" for vectors from a fixed seed: then the model sees
+            the words' vectors, ``[n, length, width]``, as "imdb-gru" does.
+        width: How long random vectors are.
     """
     train, test = reviews(folder)
     words = (
@@ -54,12 +61,19 @@ def imdb(
         if vocabulary == "training"
         else Vocabulary.from_file(vocabulary, size)
     )
+    constants = [words.constant, Constant(f"the length of {length} words", "public")]
+    look_up = None
+    if vectors is not None:
+        known = vectors == "random"
+        table = random_vectors(words, width) if known else glove_vectors(words, vectors)
+        look_up = partial(nn.functional.embedding, weight=table)
+        constants.append(Constant(f"the words' vectors ({os.path.basename(vectors)})", "public"))
     return TextSplits(
         "imdb",
-        Split(words.encode(train, length), _labels()),
-        Split(words.encode(test, length), _labels()),
+        Split(words.encode(train, length), _labels(), prepare=look_up),
+        Split(words.encode(test, length), _labels(), prepare=look_up),
         classes=_CLASSES,
-        constants=(words.constant, Constant(f"the length of {length} words", "public")),
+        constants=tuple(constants),
         vocabulary=words,
     )
 

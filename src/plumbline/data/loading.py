@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 from plumbline.data.base import DATASETS, Splits
 from plumbline.data.own import as_splits
 from plumbline.data.table_files import is_frame
-from plumbline.data.table_inference import table
+from plumbline.data.tables import table
 from plumbline.registry import MARK, check_options, options_of
 
 _SEED = "seed"

@@ -29,6 +29,8 @@ def as_splits(
     seed: int = 0,
     classes: Sequence[object] | None = None,
     groups: Sequence[object] | None = None,
+    sensitive_features: Groups | tuple[Groups, Groups] | None = None,
+    constants: Sequence[Constant] = (),
     name: str = "own",
 ) -> Splits:
     """Data in one of the usual forms as a training and a test part.
@@ -42,6 +44,11 @@ def as_splits(
         seed: Decides which.
         classes: The classes' names, by value of y; by default those of the training records.
         groups: The same for the groups.
+        sensitive_features: Each record's group, where the data has none: of the training and of the
+            test part, if there are two.
+        constants: What the data's own transforms use, and where it comes from. Whoever leaves out a
+            number that was computed from the training records makes the privacy statement
+            incomplete.
         name: The data set's name.
     """
     if isinstance(data, Splits):
@@ -50,42 +57,16 @@ def as_splits(
         return data
     if test is None and _is_pair(data):
         data, test = data
-    train = _part(data)
+    features: Any = sensitive_features
+    of_train, of_test = (features, None) if features is None or test is None else features
+    train = _part(data, of_train)
     if test is not None:
-        held_out = _part(test)
+        held_out = _part(test, of_test)
     else:
         generator = torch.Generator("cpu").manual_seed(seed)
         order, later = split(len(train), test_fraction, generator)
         train, held_out = train.select(order), train.select(later)
-    return _splits(name, train, held_out, classes, groups, ())
-
-
-def from_torch(
-    train: Any,
-    test: Any,
-    *,
-    classes: Sequence[str],
-    sensitive_features: tuple[Groups, Groups] | None = None,
-    groups: Sequence[str] | None = None,
-    constants: Sequence[Constant] = (),
-    name: str = "own",
-) -> Splits:
-    """Two torch data sets of (x, y) as the training and the test part.
-
-    Args:
-        train: A map-style data set: ``len(train)``, and ``train[k]`` gives (x, y).
-        test: The same for the test part.
-        classes: The classes' names, by value of y.
-        sensitive_features: The group of each training and of each test record.
-        groups: The groups' names, by value of ``sensitive_features``.
-        constants: What the data sets' own transforms use, and where it comes from. Whoever leaves
-            out a number that was computed from the training records makes the privacy statement
-            incomplete.
-        name: The data set's name.
-    """
-    own = (None, None) if sensitive_features is None else sensitive_features
-    parts = [_part(data, features) for data, features in zip((train, test), own, strict=True)]
-    return _splits(name, parts[0], parts[1], classes, groups, constants)
+    return _splits(name, train, held_out, classes, groups, constants)
 
 
 class Wrapped:

@@ -12,20 +12,14 @@ from plumbline.data.images import Folder, Mapped, Pixels, labels, splits
 
 DIGITS = tuple("0123456789")
 
-_URL = "http://ufldl.stanford.edu/housenumbers/"
+
+def _file(name: str, md5: str, size: int) -> File:
+    return File(f"svhn/{name}", md5, size, f"http://ufldl.stanford.edu/housenumbers/{name}")
+
+
 SVHN = (
-    File(
-        "svhn/train_32x32.mat",
-        "e26dedcc434d2e4c54c9b2d4a06d8373",
-        182_040_794,
-        _URL + "train_32x32.mat",
-    ),
-    File(
-        "svhn/test_32x32.mat",
-        "eb5a983be6a315427106f1b164d9cef3",
-        64_275_384,
-        _URL + "test_32x32.mat",
-    ),
+    _file("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", 182_040_794),
+    _file("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", 64_275_384),
 )
 
 
@@ -43,15 +37,8 @@ def svhn(*, folder: Folder = None, normalise: bool = False, verify: bool = True)
         verify: Whether to compare the files' checksums with the published ones.
     """
     train, test = (_read(path) for path in locate("svhn", SVHN, folder, verify=verify))
-    return splits(
-        "svhn",
-        train,
-        test,
-        classes=DIGITS,
-        groups=DIGITS,
-        published=Pixels((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
-        normalise=normalise,
-    )
+    statistics = Pixels((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
+    return splits("svhn", train, test, DIGITS, statistics, normalise)
 
 
 def _read(path: Path) -> tuple[Mapped, Tensor, Tensor]:

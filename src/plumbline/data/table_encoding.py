@@ -1,29 +1,32 @@
 """How the rows of a table become numbers: what a model trained on one needs to see new rows.
 
-``from_table`` makes a ``TableEncoding`` and trains on what it gives; written to a file as plain
+``table`` makes a ``TableEncoding`` and trains on what it gives; written to a file as plain
 values and read again with ``read_encoding``, it gives the same numbers for the same cells. What of
 it was taken from the training rows is not covered by epsilon, and the file says so.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from plumbline.data.encoding import Where, check_one_of, one_hot, to_unit_range
 from plumbline.data.files import DataError
-from plumbline.data.table_files import TableChunk, TableFile, read_table
+from plumbline.data.table_files import Table, TableChunk, open_table
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ class Numeric:
     low: float
     high: float
 
+    def __post_init__(self) -> None:
+        if not -math.inf < self.low <= self.high < math.inf:
+            raise ValueError(f"The range of '{self.name}' is ({self.low}, {self.high}).")
+
     @property
     def features(self) -> tuple[str, ...]:
         """The features' names."""
@@ -53,10 +60,6 @@ class Numeric:
     def unseen(self, cells: Sequence[str]) -> list[str]:
         """The cells that are treated as another: those outside the range."""
         return [cell for cell in cells if not self.low <= float(cell) <= self.high]
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values, for a file."""
-        return {"name": self.name, "range": [self.low, self.high]}
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,6 @@ class Categorical:
         known = set(self.categories)
         return [cell for cell in cells if cell not in known]
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain values, for a file."""
-        others = "refused" if self.only else "none"
-        return {"name": self.name, "categories": list(self.categories), "others": others}
-
 
 Column = Numeric | Categorical
 
@@ -117,6 +115,10 @@ class TableEncoding:
     columns: tuple[Column, ...]
     missing_values: tuple[str, ...] = ("",)
     not_covered: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise ValueError("There is no column to learn from.")
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -150,11 +152,11 @@ class TableEncoding:
         Raises:
             DataError: For a column that is not there, or a cell that cannot be used, by name.
         """
-        found = [rows for _, rows in self.pieces(read_table(path), missing=missing)]
+        found = [rows for _, rows in self.pieces(open_table(path), missing=missing)]
         return torch.cat(found) if found else torch.empty(0, len(self.features))
 
     def pieces(
-        self, table: TableFile, *, missing: Literal["error", "drop"] = "error"
+        self, table: Table, *, missing: Literal["error", "drop"] = "error"
     ) -> Iterator[tuple[TableChunk, Tensor]]:
         """As ``read``, some rows at a time: as they are in the file, and ``[R, features]``."""
         check_one_of("missing", missing, ("error", "drop"))
@@ -162,7 +164,7 @@ class TableEncoding:
         absent = [repr(name) for name in names if name not in table.names]
         if absent:
             raise DataError(
-                f"{table.path} has no column {', '.join(absent)}, which the model was trained on; "
+                f"{table.title} has no column {', '.join(absent)}, which the model was trained on; "
                 f"its columns are {', '.join(table.names)}."
             )
         gaps = set(self.missing_values)
@@ -185,19 +187,13 @@ class TableEncoding:
             if len(chunk):
                 yield chunk, self._encoded(table, chunk)
 
-    def _encoded(self, table: TableFile, chunk: TableChunk) -> Tensor:
+    def _encoded(self, table: Table, chunk: TableChunk) -> Tensor:
         return self.encode(chunk, lambda place: table.where(chunk.rows[place]))
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for a file that ``read_encoding`` reads."""
-        return {
-            "format": FORMAT,
-            "not_covered": list(self.not_covered),
-            "target": self.target,
-            "classes": list(self.classes),
-            "columns": [one.to_json() for one in self.columns],
-            "missing_values": list(self.missing_values),
-        }
+        values: dict[str, Any] = _stored().dump_python(self, mode="json")
+        return {"format": FORMAT, **values}
 
 
 def read_encoding(path: str | os.PathLike[str]) -> TableEncoding:
@@ -213,46 +209,18 @@ def read_encoding(path: str | os.PathLike[str]) -> TableEncoding:
         raise DataError(f"Cannot read {file}: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{file} is damaged: it is not JSON ({error}).") from error
-    match stored:
-        case {
-            "format": int(version),
-            "not_covered": [*words],
-            "target": str(target),
-            "classes": [*classes],
-            "columns": [*columns],
-            "missing_values": [*absent],
-        } if version == FORMAT and columns and _texts([*words, *classes, *absent]):
-            found = [_column(one) for one in columns]
-            if None not in found:
-                return TableEncoding(
-                    target=target,
-                    classes=tuple(classes),
-                    columns=tuple(one for one in found if one is not None),
-                    missing_values=tuple(absent),
-                    not_covered=tuple(words),
-                )
+    if isinstance(stored, dict) and stored.pop("format", None) == FORMAT:
+        with contextlib.suppress(ValueError):  # pydantic's
+            return _stored().validate_json(json.dumps(stored), strict=True)
     raise DataError(
         f"{file} is damaged, or of another version: it has not the fields of an encoding of format "
         f"{FORMAT}."
     )
 
 
-def _column(stored: object) -> Column | None:
-    """A column from its plain values; None if they are not such."""
-    match stored:
-        case {"name": str(name), "range": [int() | float() as low, int() | float() as high]} if (
-            math.isfinite(low) and math.isfinite(high) and low <= high
-        ):
-            return Numeric(name, float(low), float(high))
-        case {
-            "name": str(name), "categories": [*values], "others": "refused" | "none" as others
-        } if _texts(values):  # fmt: skip
-            return Categorical(name, tuple(values), others == "refused")
-    return None
-
-
-def _texts(values: list[object]) -> bool:
-    return all(isinstance(value, str) for value in values)
+@cache
+def _stored() -> TypeAdapter[TableEncoding]:
+    return TypeAdapter(TableEncoding)
 
 
 def to_numbers(cells: Sequence[str], name: str, where: Where, advice: str = "") -> Tensor:

@@ -13,12 +13,16 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from plumbline.data.files import DataError, reading
 
 CELLS = 1 << 18  # of one piece, at most: some 15 MB of text
+
+Columns = dict[str, list[str]]
+"""The cells by column, each ``[R]``."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +30,11 @@ class TableChunk:
     """Some rows of a table.
 
     Attributes:
-        columns: The cells by column, each ``[R]``.
+        columns: The cells.
         rows: The rows' places in the file, ``[R]``, counted from 0 without the header.
     """
 
-    columns: dict[str, list[str]]
+    columns: Columns
     rows: Sequence[int]
 
     def __len__(self) -> int:
@@ -42,22 +46,21 @@ class TableChunk:
         return TableChunk(columns, [self.rows[k] for k in places])
 
 
-@dataclass(frozen=True)
-class TableFile:
-    """A file that is read as often as it is looked at.
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A table that is read as often as it is looked at.
 
     Attributes:
-        path: The file.
-        names: Its columns.
         title: What it is called in errors.
+        names: Its columns.
+        pieces: Reads it, so many rows at a time.
+        path: Its file, if it has one.
     """
 
-    path: Path
+    title: str
     names: tuple[str, ...]
-
-    @property
-    def title(self) -> str:
-        return str(self.path)
+    pieces: Callable[[int], Iterator[Columns]]
+    path: Path | None = None
 
     def chunks(self) -> Iterator[TableChunk]:
         """All rows, in pieces.
@@ -66,110 +69,69 @@ class TableFile:
             DataError: If the file is damaged, or a csv row has too many or few cells.
         """
         first = 0
-        with reading(None, self.path):
-            for columns in _reader(self.path)(self.path, max(1, CELLS // len(self.names))):
-                count = len(columns[self.names[0]])
-                yield TableChunk(columns, range(first, first + count))
-                first += count
+        for columns in self.pieces(max(1, CELLS // len(self.names))):
+            count = len(columns[self.names[0]])
+            yield TableChunk(columns, range(first, first + count))
+            first += count
 
     def where(self, row: int) -> str:
         """A row's place, in words."""
-        return f"row {row + 1} of {self.path.name}"
+        return f"row {row + 1} of {self.title if self.path is None else self.path.name}"
 
 
-@dataclass(frozen=True, eq=False)
-class TableFrame:
-    """A pandas DataFrame as a table of text.
-
-    Attributes:
-        frame: The DataFrame.
-        title: What it is called in errors.
-    """
-
-    frame: Any
-    title: str = "the DataFrame"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Its columns."""
-        return tuple(map(str, self.frame.columns))
-
-    def chunks(self) -> Iterator[TableChunk]:
-        """All rows, in pieces."""
-        size = max(1, CELLS // len(self.names))
-        for first in range(0, len(self.frame), size):
-            piece = self.frame.iloc[first : first + size]
-            columns = {
-                name: ["" if gone else _text(cell) for cell, gone in zip(cells, gaps, strict=True)]
-                for place, name in enumerate(self.names)
-                for cells, gaps in [(piece.iloc[:, place].tolist(), piece.iloc[:, place].isna())]
-            }
-            yield TableChunk(columns, range(first, first + len(piece)))
-
-    def where(self, row: int) -> str:
-        """A row's place, in words."""
-        return f"row {row + 1} of {self.title}"
-
-
-Table = TableFile | TableFrame
 TableSource = str | os.PathLike[str] | Any
 """The path of a file, or a DataFrame."""
 
 
-def is_frame(data: object) -> bool:
+def is_frame(data: object) -> TypeGuard[Any]:
     """Whether it is a pandas DataFrame; pandas is not imported for that."""
     kind = type(data)
     return kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame"
 
 
 def open_table(source: TableSource) -> Table:
-    """A csv or parquet file, or a DataFrame.
+    """A csv or parquet file, by the ending of its name, or a DataFrame.
 
     Raises:
         DataError: If the file cannot be read, or there are no rows.
     """
-    if not is_frame(source):
-        return read_table(source)
-    table = TableFrame(source)
-    twice = sorted({name for name in table.names if table.names.count(name) > 1})
-    if not len(table.frame) or not table.names or twice:
-        raise DataError(
-            f"The DataFrame has more than one column called {', '.join(twice)}."
-            if twice
-            else "The DataFrame has no rows."
-        )
-    return table
-
-
-def read_table(path: str | os.PathLike[str]) -> TableFile:
-    """A csv or parquet file, by the ending of its name.
-
-    Raises:
-        DataError: If it is none of the two, is damaged at its beginning, or has no rows.
-    """
-    file = Path(path)
+    if is_frame(source):
+        names = tuple(map(str, source.columns))
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise DataError(f"The DataFrame has more than one column called {', '.join(twice)}.")
+        if not len(source) or not names:
+            raise DataError("The DataFrame has no rows.")
+        return Table("the DataFrame", names, partial(_of_frame, source))
+    file = Path(source)
     if not file.is_file():
         raise DataError(f"There is no file {file}. Give the path of a csv or parquet file.")
-    with reading(None, file):
-        start = next(_reader(file)(file, 1), None)
+    start = next(_of_file(file, 1), None)
     if not start:
         raise DataError(f"{file} has no rows.")
-    return TableFile(file, tuple(start))
+    return Table(str(file), tuple(start), partial(_of_file, file), file)
 
 
-Pieces = Callable[[Path, int], Iterator[dict[str, list[str]]]]
+def _of_frame(frame: Any, size: int) -> Iterator[Columns]:
+    for first in range(0, len(frame), size):
+        piece = frame.iloc[first : first + size]
+        yield {
+            str(name): ["" if gone else _text(cell) for cell, gone in zip(cells, gaps, strict=True)]
+            for place, name in enumerate(frame.columns)
+            for cells, gaps in [(piece.iloc[:, place].tolist(), piece.iloc[:, place].isna())]
+        }
 
 
-def _reader(file: Path) -> Pieces:
-    readers: dict[str, Pieces] = {".csv": _read_csv, ".parquet": _read_parquet}
+def _of_file(file: Path, size: int) -> Iterator[Columns]:
+    readers = {".csv": _read_csv, ".parquet": _read_parquet}
     if file.suffix.lower() not in readers:
         raise DataError(
             f"{file} is no table that can be read; its name must end in .csv or .parquet."
         )
-    return readers[file.suffix.lower()]
+    with reading(None, file):
+        yield from readers[file.suffix.lower()](file, size)
 
 
-def _read_csv(path: Path, size: int) -> Iterator[dict[str, list[str]]]:
+def _read_csv(path: Path, size: int) -> Iterator[Columns]:
     with path.open(encoding="utf-8-sig", newline="") as stream:
         lines = csv.reader(stream, skipinitialspace=True)
         try:
@@ -218,7 +180,7 @@ def _stripped(cells: Sequence[str]) -> list[str]:
     return [cell.strip() for cell in cells]
 
 
-def _read_parquet(path: Path, size: int) -> Iterator[dict[str, list[str]]]:
+def _read_parquet(path: Path, size: int) -> Iterator[Columns]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:

@@ -1,9 +1,10 @@
-"""Your own table: a csv or parquet file, or a DataFrame, with a target and other named columns.
+"""A table as a data set: a csv or parquet file, or a DataFrame, with a target and other columns.
 
-Categories and ranges are best declared. What is not declared is taken from the training rows (rare
-categories, minimum and maximum), which epsilon does not cover: the run works, and its privacy
-statement lists it. The file is read three times in pieces (which rows are complete, what the
-training rows hold, their numbers), so that beside the numbers themselves little is in memory.
+Columns of text are categorical; categories and ranges are best declared. What is not declared is
+taken from the training rows (rare categories, minimum and maximum), which epsilon does not cover:
+the run works, and its privacy statement lists it. The file is read several times in pieces (what
+the columns hold, what the training rows hold, each part's numbers), so that beside the numbers
+themselves little is in memory.
 """
 
 from __future__ import annotations
@@ -11,18 +12,29 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from plumbline.data.base import Constant, Split, Splits, not_covered
+from plumbline.data.base import Constant, Split, Splits, dataset, not_covered
 from plumbline.data.encoding import Where, check_one_of, codes, split
-from plumbline.data.files import TableError
+from plumbline.data.files import DataError, TableError
 from plumbline.data.table_encoding import Categorical, Numeric, TableEncoding, to_numbers
-from plumbline.data.table_files import Table, TableChunk, TableFile, TableSource, open_table
+from plumbline.data.table_files import Table, TableChunk, TableSource, open_table
+from plumbline.data.table_inference import (
+    MOST_CATEGORIES,
+    MOST_CLASSES,
+    MOST_GROUPS,
+    Contents,
+    check_names,
+    look,
+)
+
+Categories = dict[str, list[str] | None]
+"""The values of categorical columns; None where they are to be found in the training rows."""
 
 _NO_NUMBER = (
     " If it stands for a missing one, name it in missing_values (--missing-value) and leave these "
@@ -31,11 +43,12 @@ _NO_NUMBER = (
 )
 
 
-def from_table(
+@dataset("table")
+def table(
     path: TableSource,
     *,
     target: str,
-    sensitive: str | Sequence[str] | None = None,
+    sensitive: str | Sequence[str] = (),
     categorical: Mapping[str, Sequence[object]] | Sequence[str] = (),
     ranges: Mapping[str, tuple[float, float]] | None = None,
     classes: Sequence[object] | None = None,
@@ -46,21 +59,21 @@ def from_table(
     test: TableSource | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
-    name: str | None = None,
 ) -> Splits:
-    """A data set from a csv or parquet file whose first row names the columns, or a DataFrame.
+    """A csv or parquet file whose first row names the columns, or a pandas DataFrame.
 
     A numeric column becomes one feature, its range mapped to [-1, 1] (what lies outside goes to the
     nearer end); a categorical column becomes one feature per category. In x ``[n, features]`` they
     have the order of the file.
 
     Args:
-        path: The file, ending in ``.csv`` or ``.parquet``; or a pandas DataFrame.
-        target: The column of the class.
+        path: The file, ending in ``.csv`` or ``.parquet``; or the DataFrame.
+        target: The column to predict: a class.
         sensitive: The column of the group; of several columns, the groups are the intersections.
             They are categorical features too, unless dropped.
-        categorical: The categorical columns with their categories, or only their names: then the
-            categories are those of the training rows, and others in test rows count as none.
+        categorical: Columns of numbers that are categories; columns of text are found. With their
+            categories, as in ``{"city": ["Oslo", "Rome"]}``, or without: then the categories are
+            those of the training rows, and others in test rows count as none.
         ranges: The lowest and highest value of numeric columns; of those not named here, minimum
             and maximum of the training rows.
         classes: The values of the target; by default those of the training rows, sorted.
@@ -72,68 +85,76 @@ def from_table(
         test: A second file or DataFrame with the test rows; without it they are split off.
         test_fraction: The share of the rows to split off.
         seed: Decides which.
-        name: The data set's name; by default the file's, without its ending.
 
     Raises:
-        TableError: For an unknown category, a missing cell or one that is no number, naming row and
-            column; and for a damaged file.
+        TableError: For a file that is no table, an unknown column, or one that cannot be used so;
+            and for an unknown category, a missing cell or one that is no number, by row and column.
     """
-    check_one_of("missing", missing, ("error", "drop"))
-    by = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive or ())
-    categories = _categories(categorical, by, groups)
-    table = open_table(path)
-    names = [target, *by, *categories, *(ranges or {})]
-    _check_names(table, [*names, *drop])
-    needed = (target, *by)
-    used = [name for name in table.names if name in needed or name not in drop]
-    rows = _complete(table, used, needed, missing, missing_values)
-    if test is None:
-        generator = torch.Generator("cpu").manual_seed(seed)
-        order, later = split(len(rows), test_fraction, generator)
-        training, own, other = len(order), _Rows(table, rows[torch.cat([order, later])]), None
-        testing = len(later)
-    else:
-        second = open_table(test)
-        _check_names(second, used)
-        training, own = len(rows), _Rows(table, rows)
-        other = _Rows(second, _complete(second, used, needed, missing, missing_values))
-        testing = len(other.rows)
-    if not training or not testing:
-        raise TableError(
-            f"{table.title} leaves {training} training and {testing} test rows; both must be there."
+    with _own_file():
+        check_one_of("missing", missing, ("error", "drop"))
+        by = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive or ())
+        ends = {name: (low, high) for name, (low, high) in (ranges or {}).items()}
+        categories = _declared(categorical, by, groups)
+        source = open_table(path)
+        check_names(source, [target, *by, *categories, *ends, *drop])
+        _check_together(target, by, categories, drop)
+        used = [name for name in source.names if name in (target, *by) or name not in drop]
+        features = [name for name in used if name != target and name not in drop]
+        if not features:
+            raise TableError(f"{source.title} has no column to learn from beside '{target}'.")
+        contents = look(source, used, missing_values)
+        of_text = (name for name in features if contents.columns[name].words)
+        categories |= {name: None for name in of_text if name not in {**categories, **ends}}
+        _check_ranges(ends, [name for name in features if name not in categories])
+        _check_sizes(contents, target, classes, by, categories)
+        if missing == "error":
+            contents.require_complete((target, *by))
+        rows = contents.complete
+        if test is None:
+            generator = torch.Generator("cpu").manual_seed(seed)
+            train, held_out = split(len(rows), test_fraction, generator)
+            parts = [_Rows(source, rows[train]), _Rows(source, rows[held_out])]
+        else:
+            second = open_table(test)
+            check_names(second, used)
+            later = look(second, used, missing_values)
+            if missing == "error":
+                later.require_complete((target, *by))
+            parts = [_Rows(source, rows), _Rows(second, later.complete)]
+        if not all(len(part.rows) for part in parts):
+            raise TableError(
+                f"{source.title} leaves {len(parts[0].rows)} training and {len(parts[1].rows)} "
+                "test rows; both must be there."
+            )
+        encoder = _Encoder(
+            parts[0], target, by, features, categories, ends, classes, missing_values
         )
-    features = [name for name in used if name != target and name not in drop]
-    numeric = [name for name in features if name not in categories]
-    _check_kinds(numeric, categories, dict(ranges or {}), target)
-    encoder = _Encoder(
-        own,
-        training,
-        target,
-        by,
-        features,
-        categories,
-        dict(ranges or {}),
-        classes,
-        missing_values,
-    )
-    everything = encoder.records(own)
-    return Splits(
-        name or (table.path.stem if isinstance(table, TableFile) else "own"),
-        _part(everything, slice(training)),
-        _part(everything, slice(training, None))
-        if other is None
-        else _part(encoder.records(other), slice(None)),
-        classes=encoder.encoding.classes,
-        groups=encoder.groups,
-        constants=encoder.constants,
-        features=encoder.encoding.features,
-        encoding=encoder.encoding,
-    )
+        return Splits(
+            source.path.stem if source.path else "own",
+            encoder.records(parts[0]),
+            encoder.records(parts[1]),
+            classes=encoder.encoding.classes,
+            groups=encoder.groups,
+            constants=encoder.constants,
+            features=encoder.encoding.features,
+            encoding=encoder.encoding,
+        )
+
+
+@contextmanager
+def _own_file() -> Iterator[None]:
+    """Errors of a person's own file say that they can change it."""
+    try:
+        yield
+    except TableError:
+        raise
+    except DataError as error:
+        raise TableError(str(error)) from error
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows of a table, in an order of their own: those for training first.
+    """Rows of a table, in an order of their own.
 
     Attributes:
         table: The table.
@@ -161,50 +182,43 @@ class _Rows:
                 yield chunk, order[start:end]
 
 
-_Records = tuple[Tensor, Tensor, Tensor | None]
-
-
-def _part(records: _Records, cut: slice) -> Split:
-    x, y, group = records
-    return Split(x[cut], y[cut], None if group is None else group[cut])
-
-
 class _Encoder:
     """Everything that turns rows into numbers, declared or taken from the training rows."""
 
     def __init__(
         self,
-        rows: _Rows,
-        training: int,
+        training: _Rows,
         target: str,
         sensitive: tuple[str, ...],
         features: list[str],
-        categories: dict[str, list[str] | None],
+        categories: Categories,
         ranges: dict[str, tuple[float, float]],
         classes: Sequence[object] | None,
         missing_values: Sequence[str],
     ) -> None:
-        declared = {name for name, values in categories.items() if values is not None}
+        own = {target: None if classes is None else _texts(classes)}
+        declared = {name for name, values in (categories | own).items() if values is not None}
         numeric = [name for name in features if name not in categories and name not in ranges]
-        unknown = [name for name, values in categories.items() if values is None]
-        wanted = [*unknown, *([target] if classes is None else [])]
-        found = _Found.of(rows, training, numeric, wanted)
+        found_ends, found = _found(
+            training, numeric, [name for name in (*categories, target) if name not in declared]
+        )
         values = {
-            name: sorted(found.values[name]) if given is None else given
-            for name, given in categories.items()
+            name: found[name] if given is None else given
+            for name, given in (categories | own).items()
         }
-        ends = ranges | found.ranges
-        coded = [name for name in values if name in features or name in sensitive]
+        ends = ranges | found_ends
+        apart = [name for name in sensitive if name not in features]
+        coded = [*(name for name in features if name in categories), *apart]
         self._sensitive = {name: values[name] for name in sensitive}
         self.groups = _intersections(self._sensitive)
         self.constants = (
             *_constants("the categories of", coded, declared),
             *_constants("the lowest and highest value of", ends, set(ranges)),
-            *_constants("the classes of", [target], set() if classes is None else {target}),
+            *_constants("the classes of", [target], declared),
         )
         self.encoding = TableEncoding(
             target=target,
-            classes=tuple(sorted(found.values[target]) if classes is None else _texts(classes)),
+            classes=tuple(values[target]),
             columns=tuple(
                 Numeric(name, *ends[name])
                 if name in ends
@@ -215,77 +229,55 @@ class _Encoder:
             not_covered=not_covered(self.constants),
         )
 
-    def records(self, rows: _Rows) -> _Records:
+    def records(self, rows: _Rows) -> Split:
         """The rows as numbers: x ``[n, features]``, y ``[n]`` and the groups ``[n]``."""
         x = torch.empty(len(rows.rows), len(self.encoding.features))
-        y = torch.empty(len(x), dtype=torch.int64)
-        group = torch.empty_like(y) if self._sensitive else None
+        y, group = torch.zeros(2, len(x), dtype=torch.int64)
         for chunk, places in rows.pieces():
-            x[places] = self.encoding.encode(chunk, rows.where(chunk), _NO_NUMBER)
-            y[places] = self._codes(rows, chunk, self.encoding.target, self.encoding.classes)
-            if group is not None:
-                group[places] = self._groups(rows, chunk)
-        return x, y, group
-
-    def _groups(self, rows: _Rows, chunk: TableChunk) -> Tensor:
-        """Each row's group by its place in ``groups``, ``[R]``."""
-        place = torch.zeros(len(chunk), dtype=torch.int64)
-        for name, values in self._sensitive.items():
-            place = place * len(values) + self._codes(rows, chunk, name, values)
-        return place
-
-    def _codes(self, rows: _Rows, chunk: TableChunk, name: str, values: Sequence[str]) -> Tensor:
-        return codes(chunk.columns[name], values, name, rows.where(chunk))
+            cells, where, target = chunk.columns, rows.where(chunk), self.encoding.target
+            x[places] = self.encoding.encode(chunk, where, _NO_NUMBER)
+            y[places] = codes(cells[target], self.encoding.classes, target, where)
+            for name, values in self._sensitive.items():
+                own = codes(cells[name], values, name, where)
+                group[places] = group[places] * len(values) + own
+        return Split(x, y, group if self._sensitive else None)
 
 
-@dataclass
-class _Found:
-    """What rows hold: the ends of numeric columns, and the values of others."""
-
-    ranges: dict[str, tuple[float, float]]
-    values: dict[str, set[str]]
-
-    @classmethod
-    def of(
-        cls, rows: _Rows, training: int, numeric: Sequence[str], others: Sequence[str]
-    ) -> _Found:
-        """Looks once at those of the rows that are for training."""
-        found = cls({}, {name: set() for name in others})
-        for chunk, places in rows.pieces() if numeric or others else ():
-            own = (places < training).nonzero()[:, 0]
-            for name in numeric if len(own) else ():
-                cells, where = chunk.columns[name], rows.where(chunk)
-                numbers = to_numbers(cells, name, where, _NO_NUMBER)[own]
-                low, high = found.ranges.get(name, (math.inf, -math.inf))
-                found.ranges[name] = (
-                    min(low, float(numbers.min())),
-                    max(high, float(numbers.max())),
-                )
-            for name in others:
-                cells = chunk.columns[name]
-                found.values[name].update(cells[place] for place in own.tolist())
-        return found
+def _found(
+    rows: _Rows, numeric: Sequence[str], others: Sequence[str]
+) -> tuple[dict[str, tuple[float, float]], dict[str, list[str]]]:
+    """The ends of numeric columns and the values of others, in these rows."""
+    ends = dict.fromkeys(numeric, (math.inf, -math.inf))
+    values: dict[str, set[str]] = {name: set() for name in others}
+    for chunk, _ in rows.pieces() if numeric or others else ():
+        for name, (low, high) in ends.items():
+            numbers = to_numbers(chunk.columns[name], name, rows.where(chunk), _NO_NUMBER)
+            ends[name] = min(low, float(numbers.min())), max(high, float(numbers.max()))
+        for name in others:
+            values[name].update(chunk.columns[name])
+    return ends, {name: sorted(seen) for name, seen in values.items()}
 
 
-def _categories(
+def _declared(
     given: Mapping[str, Sequence[object]] | Sequence[str],
     sensitive: tuple[str, ...],
     groups: Sequence[object] | None,
-) -> dict[str, list[str] | None]:
-    """The values of each categorical column, None where they are to be found out."""
+) -> Categories:
     if isinstance(given, str):
         raise TypeError(f"categorical is the text {given!r}; give a list of names, or a mapping.")
-    categories: dict[str, list[str] | None] = dict.fromkeys(given)
+    categories: Categories = dict.fromkeys(given)
     if isinstance(given, Mapping):
         categories = {name: _texts(values) for name, values in given.items()}
     if groups is not None and len(sensitive) != 1:
-        raise ValueError("groups are given; then one sensitive column must be named: sensitive=.")
+        raise TableError(
+            "groups are given without a sensitive column, or with several; name one, sensitive=."
+        )
     for name in sensitive:
         if groups is not None or name not in categories:
             categories[name] = None if groups is None else _texts(groups)
     for name, values in categories.items():
         if values is not None and (not values or len(set(values)) < len(values)):
-            raise ValueError(f"The column '{name}' has the categories {values}; give each once.")
+            raise TableError(f"The column '{name}' has the categories {values}; give each once.")
     return categories
 
 
@@ -301,67 +293,48 @@ def _texts(values: Iterable[object]) -> list[str]:
     return [str(value).strip() for value in values]
 
 
-def _check_names(table: Table, names: Sequence[str]) -> None:
-    unknown = [name for name in dict.fromkeys(names) if name not in table.names]
-    if unknown:
-        raise ValueError(
-            f"{table.title} has no column {', '.join(map(repr, unknown))}; its columns are "
-            f"{', '.join(table.names)}."
-        )
-
-
-def _check_kinds(
-    numeric: Sequence[str],
-    categories: Mapping[str, object],
-    ranges: Mapping[str, tuple[float, float]],
-    target: str,
+def _check_together(
+    target: str, sensitive: Sequence[str], categories: Categories, drop: Sequence[str]
 ) -> None:
+    if target in (*sensitive, *drop):
+        raise TableError(f"The target '{target}' cannot be sensitive or dropped as well.")
     if target in categories:
-        raise ValueError(f"The target '{target}' is also a categorical column; give classes=.")
+        raise TableError(f"The target '{target}' is also a categorical column; give classes=.")
+    if len(set(sensitive)) < len(sensitive):
+        raise TableError(f"The sensitive columns are {list(sensitive)}; give each once.")
+
+
+def _check_ranges(ranges: Mapping[str, tuple[float, float]], numeric: Sequence[str]) -> None:
     for name, (low, high) in ranges.items():
         if name not in numeric:
-            raise ValueError(
+            raise TableError(
                 f"There is a range for '{name}', which is no numeric feature: it is the target, "
                 "categorical, or dropped."
             )
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(f"The range of '{name}' is ({low}, {high}); low must be below high.")
+            raise TableError(f"The range of '{name}' is ({low}, {high}); low must be below high.")
 
 
-def _complete(
-    table: Table,
-    used: Sequence[str],
-    needed: Sequence[str],
-    missing: str,
-    values: Sequence[str],
-) -> Tensor:
-    """The places of the rows in which no cell of the columns in use is missing, ``[n]``."""
-    absent = set(values)
-    kept, count, gaps, first = [], 0, 0, None
-    for chunk in table.chunks():
-        here = {
-            place: name
-            for name in used
-            if not absent.isdisjoint(chunk.columns[name])
-            for place, cell in enumerate(chunk.columns[name])
-            if cell in absent
-        }
-        if here and first is None:
-            first = here[min(here)], table.where(chunk.rows[min(here)])
-        count, gaps = count + len(chunk), gaps + len(here)
-        whole = np.ones(len(chunk), bool)
-        whole[list(here)] = False
-        kept.append(torch.from_numpy(chunk.rows[0] + np.flatnonzero(whole)))
-    if first is not None and missing == "error":
-        name, row = first
-        ways = "Fill them, or leave these rows out (--missing drop)"
-        if name not in needed:  # the target is predicted, and the groups are told apart
-            ways += f", or the column (--drop {name})"
-        raise TableError(
-            f"The column '{name}' has no value in {row}; {gaps:,} of {count:,} rows have such "
-            f"cells. {ways}."
-        )
-    return torch.cat(kept)
+def _check_sizes(
+    contents: Contents,
+    target: str,
+    classes: Sequence[object] | None,
+    sensitive: Sequence[str],
+    categories: Categories,
+) -> None:
+    """Refuses columns with too many values, where their values are not declared."""
+    if classes is None:
+        advice = "Give a column of classes; numbers are not predicted"
+        contents.columns[target].check_size(target, MOST_CLASSES, "the target", advice)
+    if len(contents.columns[target].values if classes is None else classes) < 2:
+        raise TableError(f"The target '{target}' has one value only; there is nothing to learn.")
+    for name, values in categories.items():
+        if values is None and name in sensitive:
+            advice = "Group its values first"
+            contents.columns[name].check_size(name, MOST_GROUPS, "sensitive", advice)
+        elif values is None and name in contents.columns:
+            advice = f"Leave it out (drop, --drop {name})"
+            contents.columns[name].check_size(name, MOST_CATEGORIES, "categorical", advice)
 
 
 def _constants(what: str, names: Iterable[str], declared: set[str]) -> list[Constant]:

@@ -9,11 +9,9 @@ from plumbline.diagnostics.bias import (
     Bias,
     BiasAtSize,
     ErrorParts,
-    PenaltyBound,
     bias,
     bias_by_batch_size,
     error_parts,
-    penalty_bound,
 )
 from plumbline.diagnostics.curvature import (
     Density,
@@ -61,7 +59,6 @@ from plumbline.diagnostics.verdict import (
     Finding,
     Verdict,
     causes,
-    explained_by_rate,
     verdict,
 )
 from plumbline.results import Number, Undefined, to_json
@@ -85,7 +82,6 @@ __all__ = [
     "Norms",
     "Number",
     "Operator",
-    "PenaltyBound",
     "Probe",
     "Reading",
     "RiskGapBounds",
@@ -108,14 +104,12 @@ __all__ = [
     "error_parts",
     "estimated_sharpness",
     "excessive_risk",
-    "explained_by_rate",
     "filter_normalised",
     "interpolation",
     "landscape",
     "noise_bound",
     "norms",
     "over_iterates",
-    "penalty_bound",
     "projections",
     "risk_gap_bounds",
     "sample_of",

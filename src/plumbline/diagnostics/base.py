@@ -166,6 +166,14 @@ class Sample:
         )
 
     @property
+    def members(self) -> dict[int, Tensor]:
+        """Which units of each group have a finite gradient, ``[B]`` bool, by the group's value."""
+        if self.groups is None:
+            return {}
+        groups = self.groups.to(self.finite.device)
+        return {value: (groups == value) & self.finite for value in sorted(set(groups.tolist()))}
+
+    @property
     def _pooled(self) -> float:
         """By how much an average is multiplied to be what the clipping is given: a sum."""
         return 1 / self.clipping.normaliser(1) if self.in_buckets else 1.0

@@ -105,16 +105,6 @@ class ErrorParts:
     sampling: Number
     total: Number
 
-    def shares(self) -> dict[str, Number]:
-        """Each part divided by the total."""
-        if isinstance(self.total, Undefined):
-            return dict.fromkeys(("bias", "noise", "sampling"), self.total)
-        parts = {"bias": self.bias, "noise": self.noise, "sampling": self.sampling}
-        return {
-            name: value if isinstance(value, Undefined) else ratio(value, self.total, "no error")
-            for name, value in parts.items()
-        }
-
 
 def error_parts(sample: Sample, sampling_rate: float = 0.0) -> ErrorParts:
     """What the error of a released gradient is made of, the sample taken for the whole data set.
@@ -132,28 +122,6 @@ def error_parts(sample: Sample, sampling_rate: float = 0.0) -> ErrorParts:
     if isinstance(sampling, Undefined):
         return ErrorParts(bent, noise, sampling, sampling)
     return ErrorParts(bent, noise, sampling, bent + noise + sampling)
-
-
-@dataclass(frozen=True)
-class PenaltyBound:
-    """Lemma 3 of paper 000: the norm of the mean is at most the mean of the norms.
-
-    Attributes:
-        norm_of_mean: ``|mean_i g_i|``, the penalty of L_Z.
-        mean_of_norms: ``mean_i |g_i|``, the penalty of L_BAO, its upper bound.
-    """
-
-    norm_of_mean: Number
-    mean_of_norms: Number
-
-
-def penalty_bound(sample: Sample) -> PenaltyBound:
-    """Both sides of Lemma 3, of the plain gradients."""
-    plain = sample.plain
-    if (nothing := plain.nothing) is not None:
-        return PenaltyBound(nothing, nothing)
-    lengths = plain.norms[plain.finite].double()
-    return PenaltyBound(norm(plain.mean), float(lengths.mean()))
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from plumbline.checks import check_count
 from plumbline.results import Number, Undefined
 
-Progress = Callable[[int, int], None]
-"""Told how many products are done, of how many."""
-
 Values = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 _NOT_FINITE = "a product with the Hessian is not finite"
@@ -122,15 +119,10 @@ class Spectrum:
 
 
 def spectrum(
-    operator: Operator,
-    generator: torch.Generator,
-    *,
-    count: int = 5,
-    steps: int = 40,
-    progress: Progress | None = None,
+    operator: Operator, generator: torch.Generator, *, count: int = 5, steps: int = 40
 ) -> Spectrum | Undefined:
     """The largest eigenvalues by Lanczos (Ritz values, which approach them from within)."""
-    found = _ritz(operator, generator, steps, progress)
+    found = _ritz(operator, generator, steps)
     if isinstance(found, Undefined):
         return found
     falling: list[float] = found[0].tolist()[::-1]
@@ -151,24 +143,18 @@ class Trace:
 
 
 def trace(
-    operator: Operator,
-    generator: torch.Generator,
-    *,
-    probes: int = 100,
-    progress: Progress | None = None,
+    operator: Operator, generator: torch.Generator, *, probes: int = 100
 ) -> Trace | Undefined:
     """Hutchinson's estimate of the trace, with random signs (paper 004, App. B.3)."""
     check_count("probes", probes)
     if (nothing := _nothing(operator)) is not None:
         return nothing
     found = []
-    for probe in range(probes):
+    for _ in range(probes):
         signs = torch.randint(0, 2, (operator.size,), generator=generator).double() * 2 - 1
         found.append(float(torch.dot(signs, operator(signs).double().cpu())))
         if not math.isfinite(found[-1]):
             return Undefined(_NOT_FINITE)
-        if progress is not None:
-            progress(probe + 1, probes)
     error: Number = Undefined("one probe has no spread")
     if probes > 1:
         error = float(np.std(found, ddof=1)) / math.sqrt(probes)
@@ -187,13 +173,11 @@ class Density:
     values: list[float]
     weights: list[float]
 
-    def curve(
-        self, points: int = 400, width: float | None = None
-    ) -> tuple[list[float], list[float]]:
-        """The density on a grid, each atom a Gaussian of standard deviation ``width``."""
+    def curve(self, points: int = 400) -> tuple[list[float], list[float]]:
+        """The density on a grid, each atom a Gaussian a hundredth of the reach wide."""
         values, weights = np.array(self.values), np.array(self.weights)
         reach = max(float(values.max() - values.min()), 1e-12)
-        width = reach / 100 if width is None else width
+        width = reach / 100
         grid = np.linspace(values.min() - 0.05 * reach, values.max() + 0.05 * reach, points)
         bells = np.exp(-0.5 * ((grid[:, None] - values) / width) ** 2)
         heights = (bells @ weights) / (width * math.sqrt(2 * math.pi))
@@ -201,33 +185,18 @@ class Density:
 
 
 def density(
-    operator: Operator,
-    generator: torch.Generator,
-    *,
-    steps: int = 40,
-    probes: int = 1,
-    progress: Progress | None = None,
+    operator: Operator, generator: torch.Generator, *, steps: int = 40
 ) -> Density | Undefined:
     """The spectral density by stochastic Lanczos quadrature (paper 002, Fig. 8)."""
-    check_count("probes", probes)
-    atoms: list[tuple[float, float]] = []
-    for probe in range(probes):
-
-        def tell(done: int, of: int, before: int = probe) -> None:
-            if progress is not None:
-                progress(before * of + done, probes * of)
-
-        found = _ritz(operator, generator, steps, tell)
-        if isinstance(found, Undefined):
-            return found
-        values, weights = found
-        atoms += zip(values.tolist(), (weights / probes).tolist(), strict=True)
-    atoms.sort()
-    return Density([value for value, _ in atoms], [weight for _, weight in atoms])
+    found = _ritz(operator, generator, steps)
+    if isinstance(found, Undefined):
+        return found
+    values, weights = found
+    return Density(values.tolist(), weights.tolist())
 
 
 def _ritz(
-    operator: Operator, generator: torch.Generator, steps: int, progress: Progress | None
+    operator: Operator, generator: torch.Generator, steps: int
 ) -> tuple[Values, Values] | Undefined:
     """Rising Ritz values of a Lanczos run from a random vector, and their quadrature weights."""
     check_count("steps", steps)
@@ -246,8 +215,6 @@ def _ritz(
         for _ in range(2):  # twice is enough (Parlett)
             image = image - held.T @ (held @ image)
         size = float(image.norm())
-        if progress is not None:
-            progress(step + 1, steps)
         if step + 1 == steps or size <= 1e-10 * max(1e-300, max(map(abs, diagonal))):
             break
         beside.append(size)

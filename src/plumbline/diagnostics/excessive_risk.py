@@ -14,7 +14,7 @@ problem).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -70,25 +70,24 @@ def excessive_risk(
     if (nothing := _nothing(group, batches)) is not None:
         return ExcessiveRisk(*[nothing] * 9)
     own = group.gradient.double()
-    terms = [_Terms(group, own, batch) for batch in batches]
-    eta, half = learning_rate, learning_rate**2 / 2
-    lost = any(term.scale is None for term in terms)
+    steps = [_Step(group, own, batch, learning_rate) for batch in batches]
+    lost = any(step.scale is None for step in steps)
 
-    def split(values: Sequence[float]) -> Number:
+    def split(of: Callable[[_Step], float]) -> Number:
         if lost:
             return Undefined("a batch has no gradient, or all of it was clipped away")
-        return _mean(values)
+        return _mean([of(step) for step in steps])
 
     return ExcessiveRisk(
-        nonprivate=_mean([-eta * t.along + half * t.curved for t in terms]),
-        clip=_mean([eta * t.lost + half * (t.curved_clipped - t.curved) for t in terms]),
-        noise=_noise(batches, trace, half),
-        magnitude=split([_magnitude(t, eta, half) for t in terms]),
-        direction=split([_direction(t, eta, half) for t in terms]),
-        magnitude_star=split([_magnitude_star(t, eta, half) for t in terms]),
-        direction_star=split([_direction_star(t, eta, half) for t in terms]),
+        nonprivate=_mean([step.plain() for step in steps]),
+        clip=_mean([step.clipped() - step.plain() for step in steps]),
+        noise=_noise(batches, trace, learning_rate**2 / 2),
+        magnitude=split(lambda step: step.plain(step.scaled) - step.plain()),
+        direction=split(lambda step: step.clipped() - step.plain(step.scaled)),
+        magnitude_star=split(lambda step: step.clipped() - step.clipped(1 / step.scaled)),
+        direction_star=split(lambda step: step.clipped(1 / step.scaled) - step.plain()),
         gradient_norm=float(own.norm()),
-        angle_loss=split([t.angle_loss for t in terms]),
+        angle_loss=split(lambda step: step.angle_loss),
     )
 
 
@@ -151,52 +150,42 @@ def risk_gap_bounds(
     )
 
 
-class _Terms:
-    """The scalars of one batch and group that all terms are made of.
+class _Step:
+    """What steps along one batch's gradients do to a group's loss, to second order.
 
     Attributes:
-        along: ``<g_Da, g_B>``.
-        lost: ``<g_Da, g_B - gbar_B>``.
-        curved: ``g_B' H g_B``.
-        curved_clipped: ``gbar_B' H gbar_B``.
         scale: ``|gbar_B| / |g_B|``; None where one of them is zero.
         angle_loss: ``|gbar_B| (cos(g_Da, g_B) - cos(g_Da, gbar_B))``.
     """
 
-    def __init__(self, group: Hessian, own: Tensor, batch: Sample) -> None:
+    def __init__(self, group: Hessian, own: Tensor, batch: Sample, rate: float) -> None:
         g, gbar = _flat(batch.plain.mean), _flat(batch.clipped_mean)
-        along, along_clipped = (float(torch.dot(own, v.double().cpu())) for v in (g, gbar))
-        self.along = along
-        self.lost = along - along_clipped
-        self.curved = _quadratic(group, g)
-        self.curved_clipped = _quadratic(group, gbar)
-        sizes = float(g.double().norm()), float(gbar.double().norm())
-        self.scale = sizes[1] / sizes[0] if min(sizes) > 0 else None
-        self.angle_loss = 0.0
-        if self.scale is not None and float(own.norm()) > 0:
-            self.angle_loss = (along * self.scale - along_clipped) / float(own.norm())
+        self._rate = rate
+        self._along = [float(torch.dot(own, v.double().cpu())) for v in (g, gbar)]
+        self._curved = [float(torch.dot(v.double(), group(v).double())) for v in (g, gbar)]
+        before, after = float(g.double().norm()), float(gbar.double().norm())
+        self.scale = after / before if min(before, after) > 0 else None
+        length = float(own.norm())
+        turned = self._along[0] * self.scaled - self._along[1]
+        self.angle_loss = turned / length if self.scale is not None and length > 0 else 0.0
 
+    @property
+    def scaled(self) -> float:
+        """The scale, where there is one."""
+        return self.scale or 1.0
 
-def _magnitude(t: _Terms, eta: float, half: float) -> float:
-    scale = t.scale or 1.0
-    return eta * (1 - scale) * t.along + half * (scale**2 - 1) * t.curved
+    def plain(self, times: float = 1.0) -> float:
+        """The change of loss by a step along ``times g_B``."""
+        return self._change(0, times)
 
+    def clipped(self, times: float = 1.0) -> float:
+        """The change of loss by a step along ``times gbar_B``."""
+        return self._change(1, times)
 
-def _direction(t: _Terms, eta: float, half: float) -> float:
-    scale = t.scale or 1.0
-    turned = scale * t.along - (t.along - t.lost)
-    return eta * turned + half * (t.curved_clipped - scale**2 * t.curved)
-
-
-def _magnitude_star(t: _Terms, eta: float, half: float) -> float:
-    scale = t.scale or 1.0
-    return eta * (1 / scale - 1) * (t.along - t.lost) + half * (1 - scale**-2) * t.curved_clipped
-
-
-def _direction_star(t: _Terms, eta: float, half: float) -> float:
-    scale = t.scale or 1.0
-    turned = t.along - (t.along - t.lost) / scale
-    return eta * turned + half * (t.curved_clipped / scale**2 - t.curved)
+    def _change(self, which: int, times: float) -> float:
+        """``-eta <g_Da, v> + eta^2 / 2 v' H v`` for v, ``times`` one of the two gradients."""
+        eta = self._rate * times
+        return -eta * self._along[which] + eta**2 / 2 * self._curved[which]
 
 
 def _noise(batches: Sequence[Sample], trace: Trace | None, half: float) -> Number:
@@ -217,10 +206,6 @@ def _nothing(group: Hessian, batches: Sequence[Sample]) -> Undefined | None:
     if not batches:
         return Undefined("no batch was given")
     return next((one for batch in batches if (one := batch.nothing) is not None), None)
-
-
-def _quadratic(group: Hessian, vector: Tensor) -> float:
-    return float(torch.dot(vector.double(), group(vector).double()))
 
 
 def _flat(vector: Mapping[str, Tensor]) -> Tensor:

@@ -43,7 +43,6 @@ def landscape(
     *,
     reach: float = 1.0,
     points: int = 11,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Landscape:
     """The loss on a random plane, up to ``reach`` times the weights' own size in each direction."""
     first, second = (filter_normalised(model, generator) for _ in range(2))
@@ -58,8 +57,6 @@ def landscape(
             with moved(model, offset):
                 row.append(finite_or(loss(), _NOT_FINITE))
         losses.append(row)
-        if progress is not None:
-            progress(len(losses), points)
     return Landscape(steps, losses)
 
 

@@ -52,14 +52,11 @@ def norms(sample: Sample) -> Norms:
     clipped = sample.clipped
     medians: dict[int, Number] = {}
     shares: dict[int, Number] = {}
-    if sample.groups is not None:
-        groups = sample.groups.to(sample.finite.device)
-        for group in sorted(set(groups.tolist())):
-            members = (groups == group) & sample.finite
-            own = sample.norms[members].double()
-            empty = Undefined(f"group {group} has no finite gradient")
-            medians[group] = float(own.quantile(0.5)) if len(own) else empty
-            shares[group] = _share(clipped, members) if len(own) else empty
+    for group, members in sample.members.items():
+        own = sample.norms[members].double()
+        empty = Undefined(f"group {group} has no finite gradient")
+        medians[group] = float(own.quantile(0.5)) if len(own) else empty
+        shares[group] = _share(clipped, members) if len(own) else empty
     return Norms(
         quantiles=quantiles,
         mean=float(values.mean()),

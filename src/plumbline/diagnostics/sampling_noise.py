@@ -43,11 +43,7 @@ def sampling_noise(sample: Sample) -> SamplingNoise:
     if (nothing := sample.nothing) is not None:
         return SamplingNoise(nothing, nothing, nothing, {})
     squared = _tau_squared(sample, sample.finite)
-    groups: dict[int, Number] = {}
-    if sample.groups is not None:
-        own = sample.groups.to(sample.finite.device)
-        for group in sorted(set(own.tolist())):
-            groups[group] = _tau_squared(sample, sample.finite & (own == group))
+    groups = {group: _tau_squared(sample, own) for group, own in sample.members.items()}
     root = squared if isinstance(squared, Undefined) else math.sqrt(squared)
     return SamplingNoise(squared, root, float(deviations(sample).mean()), groups)
 
@@ -70,30 +66,20 @@ def under_averaging(sample: Sample, size: int, generator: torch.Generator) -> Sa
     return sampling_noise(Sample(averages, sample.clipping))
 
 
-def over_iterates(
-    sample: Sample, iterates: Sequence[PerSampleGradients], decay: float | None = None
-) -> SamplingNoise:
+def over_iterates(sample: Sample, iterates: Sequence[PerSampleGradients]) -> SamplingNoise:
     """The noise of the same records' gradients, averaged over several iterates.
 
     If the records' noise were independent between iterates, tau would fall with the root of their
-    number; if it were the same, not at all. ``mean_norm`` is what Fig. 5a shows, and with a decay
-    the mean over records of Def. 4.1's EA.
+    number; if it were the same, not at all. ``mean_norm`` is what Fig. 5a shows.
 
     Args:
         sample: Of the same records; only its groups and clipping are used.
         iterates: Their gradients at each iterate, oldest first.
-        decay: None for the plain mean (the sliding window of Fig. 5a). A rate gamma gives the
-            exponential average of Def. 4.1, ``sum_l (1 - gamma)^(k - l) xi_l``.
     """
     if not iterates:
         none = Undefined("there are no iterates")
         return SamplingNoise(none, none, none, {})
-    count = len(iterates)
-    if decay is None:
-        weights = [1 / count] * count
-    else:
-        weights = [(1 - decay) ** (count - 1 - place) for place in range(count)]
-    averaged = combine(list(iterates), weights)
+    averaged = combine(list(iterates), [1 / len(iterates)] * len(iterates))
     return sampling_noise(Sample(averaged, sample.clipping, groups=sample.groups))
 
 

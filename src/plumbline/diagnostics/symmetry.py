@@ -12,7 +12,8 @@ clipping at c, whatever the run uses: that is what the theorems are about.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from scipy import stats
@@ -77,7 +78,6 @@ def symmetry(sample: Sample, clip: float | None = None) -> Symmetry:
     straight, mirrored = scalars.aligned(clip), scalars.mirrored(clip)
     alignment = float(straight.mean())
     symmetric = (alignment + float(mirrored.mean())) / 2
-    cosines = scalars.cosines()
     both = torch.cat([straight, mirrored])
     return Symmetry(
         clip=clip,
@@ -85,10 +85,10 @@ def symmetry(sample: Sample, clip: float | None = None) -> Symmetry:
         alignment=alignment,
         symmetric_alignment=symmetric,
         small_noise=scalars.small_noise(clip),
-        lower_bound=_bound(scalars.size, clip, scalars.small_noise(clip)),
+        lower_bound=scalars.size * min(scalars.size, 0.75 * clip) * scalars.small_noise(clip),
         bias=alignment - symmetric,
         wasserstein=float(stats.wasserstein_distance(straight.numpy(), both.numpy())),
-        cosines=cosines,
+        cosines=scalars.cosines(),
         cosine_p_value=_symmetric_about_zero(_held_out_cosines(sample)),
     )
 
@@ -143,22 +143,9 @@ class _Scalars:
 
 
 def _unknown(clip: Number, reason: Undefined, size: Number, small_noise: Number) -> Symmetry:
-    return Symmetry(
-        clip=clip,
-        gradient_norm=size,
-        alignment=reason,
-        symmetric_alignment=reason,
-        small_noise=small_noise,
-        lower_bound=reason,
-        bias=reason,
-        wasserstein=reason,
-        cosines=torch.zeros(0),
-        cosine_p_value=reason,
-    )
-
-
-def _bound(size: float, clip: float, chance: float) -> float:
-    return size * min(size, 0.75 * clip) * chance
+    unknown: Any = dict.fromkeys((one.name for one in fields(Symmetry)), reason)
+    known = {"clip": clip, "gradient_norm": size, "small_noise": small_noise}
+    return Symmetry(**{**unknown, **known, "cosines": torch.zeros(0)})
 
 
 def _held_out_cosines(sample: Sample) -> Tensor:

@@ -11,8 +11,8 @@ is divided by the number of steps T, since it averages out along a run while bia
 | clipping direction | ``|c|^2 / (a |g|)^2`` | it points elsewhere; no learning rate mends it |
 | noise | ``d sigma^2 S^2 / (L^2 T (a |g|)^2)`` | what noise is left after T steps |
 
-Whether the learning rate explains a loss is read from runs that differ in it only, where there are
-such runs.
+(How much of a loss another learning rate wins back is read from runs that differ in it: the page of
+a comparison says so.)
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from typing import Literal
 
 from plumbline.diagnostics.base import NOT_COVERED
 from plumbline.diagnostics.bias import Bias, ErrorParts
+from plumbline.formats import percent
 from plumbline.results import Number, Undefined
 
-Cause = Literal["clipping direction", "clipping magnitude", "noise", "optimisation", "nothing"]
+Cause = Literal["clipping direction", "clipping magnitude", "noise", "nothing"]
 
 NEGLIGIBLE = 0.05
 """A score below this is no cause worth a word."""
@@ -35,9 +36,6 @@ SERIOUS = 0.25
 
 BACKWARDS = 1e6
 """The score of a direction error that leaves nothing of the gradient, or turns it around."""
-
-EXPLAINS = 0.5
-"""A learning rate that recovers at least this part of the lost loss explains it."""
 
 UNEVEN = 1.5
 """A group that is clipped, or pays, this many times more than another bears it."""
@@ -51,10 +49,6 @@ class Evidence:
         bias: Of a sample, at the end of training or along it.
         errors: The same sample's error, by cause.
         steps: How many steps the run has, T.
-        loss: The private run's loss.
-        nonprivate_loss: That of the same model without privacy.
-        loss_by_rate: The private run's loss at other learning rates, its own among them.
-        rate: The run's own learning rate.
         cost_by_group: How much accuracy each group lost to privacy (pi_k, in points).
         direction_by_group: Each group's R_dir.
         method: The run's method, by name.
@@ -63,10 +57,6 @@ class Evidence:
     bias: Bias | None = None
     errors: ErrorParts | None = None
     steps: int | None = None
-    loss: float | None = None
-    nonprivate_loss: float | None = None
-    loss_by_rate: Mapping[float, float] = field(default_factory=dict)
-    rate: float | None = None
     cost_by_group: Mapping[str, float] = field(default_factory=dict)
     direction_by_group: Mapping[str, float] = field(default_factory=dict)
     method: str = "dpsgd"
@@ -118,7 +108,6 @@ def verdict(evidence: Evidence) -> Verdict:
     findings = [
         finding
         for finding in (
-            _rate(evidence),
             _bias(evidence),
             _direction(evidence, scores),
             _magnitude(evidence, scores),
@@ -127,7 +116,7 @@ def verdict(evidence: Evidence) -> Verdict:
         )
         if finding is not None
     ]
-    cause = _dominant(evidence, scores)
+    cause = _dominant(scores)
     if cause == "nothing":
         text = "Neither clipping nor noise costs much here."
         if not scores:
@@ -153,44 +142,13 @@ def causes(evidence: Evidence) -> dict[str, float]:
     return scores
 
 
-def explained_by_rate(evidence: Evidence) -> float | None:
-    """The part of the loss given up to privacy that the best learning rate would win back."""
-    if evidence.loss is None or evidence.nonprivate_loss is None or not evidence.loss_by_rate:
-        return None
-    lost = evidence.loss - evidence.nonprivate_loss
-    if lost <= 0:
-        return None
-    won = evidence.loss - min(evidence.loss_by_rate.values())
-    return max(0.0, won / lost)
-
-
-def _dominant(evidence: Evidence, scores: Mapping[str, float]) -> Cause:
-    part = explained_by_rate(evidence)
-    if part is not None and part >= EXPLAINS:
-        return "optimisation"
+def _dominant(scores: Mapping[str, float]) -> Cause:
     order: Sequence[Cause] = ("clipping direction", "clipping magnitude", "noise")
     known = [cause for cause in order if scores.get(cause, 0.0) >= NEGLIGIBLE]
     # What no learning rate can mend comes first.
     mendable: Cause = "clipping magnitude"
     lasting = [cause for cause in known if cause is not mendable and scores[cause] >= SERIOUS]
     return max(lasting or known, key=lambda cause: scores[cause]) if known else "nothing"
-
-
-def _rate(evidence: Evidence) -> Finding | None:
-    part = explained_by_rate(evidence)
-    if part is None:
-        return None
-    best = min(evidence.loss_by_rate, key=lambda rate: evidence.loss_by_rate[rate])
-    numbers = {"part": part, "best rate": best, "best loss": evidence.loss_by_rate[best]}
-    if part < 0.05:
-        text = "No other learning rate that was tried does better."
-    else:
-        text = (
-            f"The learning rate explains {_percent(part)} of the loss given up to privacy: at "
-            f"{best:g} the loss is {evidence.loss_by_rate[best]:.3f} instead of "
-            f"{evidence.loss:.3f} (without privacy {evidence.nonprivate_loss:.3f})."
-        )
-    return Finding("learning rate", text, numbers)
 
 
 def _bias(evidence: Evidence) -> Finding | None:
@@ -228,7 +186,9 @@ def _magnitude(evidence: Evidence, scores: Mapping[str, float]) -> Finding | Non
     if score is None or score < NEGLIGIBLE or evidence.bias is None:
         return None
     kept = _value(evidence.bias.magnitude) or 0.0
-    text = f"Clipping leaves {_percent(kept)} of the gradient's length in its own direction."
+    text = (
+        f"Clipping leaves {percent(kept, digits=0)} of the gradient's length in its own direction."
+    )
     if kept > 0:
         text += f" A learning rate {1 / kept:.3g} times as large makes up for that."
     return Finding("clipping magnitude", text, {"score": score, "kept": kept})
@@ -266,21 +226,21 @@ def _groups(evidence: Evidence) -> Finding | None:
 
 
 def _suggestions(evidence: Evidence, cause: Cause) -> list[str]:
-    found: list[str] = []
-    if cause == "optimisation":
-        best = min(evidence.loss_by_rate, key=lambda rate: evidence.loss_by_rate[rate])
-        found.append(f"the learning rate {best:g}, before any other method")
     if cause == "clipping magnitude":
-        found.append("a larger learning rate, or a method without a threshold (automatic)")
+        return ["a larger learning rate, or a method without a threshold (automatic)"]
     if cause == "clipping direction":
-        if evidence.method != "global_adapt":
-            found.append("global_adapt, which scales most records alike")
-        found.append("bam, which shortens the gradients that clipping bends")
-        found.append("a larger clip bound, if the noise leaves room")
+        adapt = ["global_adapt, which scales most records alike"]
+        return [
+            *(adapt if evidence.method != "global_adapt" else []),
+            "bam, which shortens the gradients that clipping bends",
+            "a larger clip bound, if the noise leaves room",
+        ]
     if cause == "noise":
-        found.append("larger batches or fewer steps for the same epsilon")
-        found.append("a smaller clip bound, or a model with fewer trainable parameters")
-    return found
+        return [
+            "larger batches or fewer steps for the same epsilon",
+            "a smaller clip bound, or a model with fewer trainable parameters",
+        ]
+    return []
 
 
 def _against(squared_error: float, left: float) -> float:
@@ -290,7 +250,3 @@ def _against(squared_error: float, left: float) -> float:
 
 def _value(number: Number | None) -> float | None:
     return None if number is None or isinstance(number, Undefined) else number
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.0f}%"

@@ -26,8 +26,6 @@ from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import started
 from plumbline.fairness import Number, Undefined
 from plumbline.formats import number, percent
-from plumbline.training import Private
-from plumbline.training.fitting import StepInfo
 from plumbline.training.losses import BatchLoss, per_record
 from plumbline.training.without_trace import evaluating
 
@@ -85,6 +83,7 @@ def audit_recipe(
     order = torch.randperm(len(splits.train), generator=torch.Generator().manual_seed(spec.seed))
     planted = splits.train.select(order[:canaries])
     planted.y = (planted.y + 1) % len(splits.classes)
+    tell = on_progress or (lambda *_: None)
     spent: list[float] = []
     scored: list[Membership] = []
 
@@ -93,7 +92,7 @@ def audit_recipe(
         joined = _joined(splits.train, order[canaries:], planted, kept)
         private = started(spec, replace(splits, train=joined))
         before = losses(private.model, planted, private.loss)
-        private.fit([_Told(on_progress)] if on_progress else [], progress=False)
+        private.fit([lambda _, info: tell(info.step, info.steps)], progress=False)
         private.close()
         if private.steps_done < private.plan.steps:
             raise KeyboardInterrupt
@@ -191,14 +190,14 @@ def _by_group(
 ) -> Membership:
     """The attack on the canaries: those that are in against those that are not."""
     features = planted.sensitive_features if groups else None
-    own = None if features is None else features.numpy()
+    sides = [torch.from_numpy(side) for side in (included, ~included)]
+    own = [None if features is None else features[side] for side in sides]
     return membership(
-        -scores[included],
-        -scores[~included],
+        *(-scores[side.numpy()] for side in sides),
         generator=np.random.default_rng(seed),
-        groups_in=None if own is None else own[included],
-        groups_out=None if own is None else own[~included],
-        names=dict(enumerate(groups)) if own is not None else None,
+        groups_in=own[0],
+        groups_out=own[1],
+        names=dict(enumerate(groups)) if features is not None else None,
     )
 
 
@@ -209,14 +208,3 @@ def _joined(train: Split, rest: Tensor, planted: Split, kept: Tensor) -> Split:
     joined = train.select(torch.cat([rest, places]))
     joined.y[len(rest) :] = planted.y[kept]
     return joined
-
-
-class _Told:
-    """Tells how many steps are done."""
-
-    def __init__(self, on_progress: Callable[[int, int], None]) -> None:
-        self._on_progress = on_progress
-
-    def after_step(self, private: Private, info: StepInfo) -> None:
-        """Called after every step."""
-        self._on_progress(info.step, info.steps)

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Iterable
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_map
 
-from plumbline.data import Splits
-from plumbline.data.base import DATASETS
+from plumbline.auditing.admission import admit
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.objects import found
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.models import MODELS
+from plumbline.registry import options_of
 from plumbline.training.without_trace import evaluating
 
 _RECORDS = 2  # a batch of one is a special case for some layers
 
 
-def pairs(specs: Iterable[RunSpec]) -> dict[str, RunSpec]:
-    """One run for each data set, network and method that the runs have, by their settings."""
-    found: dict[str, RunSpec] = {}
-    for spec in specs:
-        parts = [part.model_dump(mode="json") for part in (spec.data, spec.model, spec.method)]
-        found.setdefault(json.dumps(parts), spec)
-    return found
+def parts_of(spec: RunSpec) -> str:
+    """What decides whether a run's parts fit: runs of which it is the same need one check."""
+    parts = (spec.data, spec.model, spec.method)
+    return json.dumps([part.model_dump(mode="json") for part in parts])
 
 
 def check_fits(spec: RunSpec) -> None:
-    """Gives two records to the network.
+    """Gives two records to the network, and builds the method.
 
     Raises:
-        RecipeError: If it cannot take them, with their shape and what it says that it takes; or if
-            one of the two has no such option.
+        RecipeError: If it cannot take them, with their shape and the options that it has; if one of
+            the parts has no such option; if the method needs groups and the data have none.
+        NotAdmitted: If the method is from outside, and moves more than it declares.
     """
     try:
         splits = load_data(spec)
@@ -52,34 +49,25 @@ def check_fits(spec: RunSpec) -> None:
         raise RecipeError(
             f"The network '{spec.model.name}' cannot take the data '{spec.data.title}': a record "
             f"has the shape {shape}, on which it fails with: {error}."
-            + _told("network", spec.model.name, found(MODELS, spec.model.name))
-            + _told("data set", spec.data.name, found(DATASETS, spec.data.name))
+            f"{_options(spec.model.name)}"
         ) from error
-    require_usable(spec, splits)
-
-
-def require_usable(spec: RunSpec, splits: Splits) -> None:
-    """Refuses a method that the data are not for.
-
-    Raises:
-        RecipeError: If it needs groups and the data have none, or one of its settings is missing.
-    """
     try:
         method = spec.build_method(len(splits.groups))
-    except TypeError as error:
+    except TypeError as error:  # a setting that is missing
         raise RecipeError(f"The method '{spec.method.name}' cannot be built: {error}.") from error
     if method.needs_groups and not splits.groups:
         raise RecipeError(
             f"The method '{spec.method.name}' treats groups differently, and the data have none: "
             "name the column of the groups (sensitive, --sensitive COLUMN)."
         )
+    admit(method)
 
 
-def _told(kind: str, name: str, what: object) -> str:
-    """What a network or data set says of itself, and its options."""
-    if not callable(what):
+def _options(name: str) -> str:
+    """The options of a network, by which it may fit after all."""
+    make = found(MODELS, name)
+    if not callable(make) or isinstance(make, nn.Module):
         return ""
-    about = " ".join((inspect.getdoc(what) or "").partition("\n\n")[0].replace("``", "").split())
-    options = inspect.signature(what).parameters.values()
-    listed = ", ".join(f"{one.name}: {one.annotation} = {one.default!r}" for one in options)
-    return f" The {kind} '{name}': {about} Its options: {listed or 'none'}."
+    options = options_of(make).values()
+    listed = (f"{o.name}" if o.default is o.empty else f"{o.name} = {o.default!r}" for o in options)
+    return f" The network's options: {', '.join(listed) or 'none'}."

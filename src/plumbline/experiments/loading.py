@@ -16,7 +16,7 @@ from plumbline.data import Split, Splits, load
 from plumbline.data.base import DATASETS
 from plumbline.experiments.files import ENCODING
 from plumbline.experiments.objects import OBJECTS, is_object, present
-from plumbline.experiments.recipe import RecipeError
+from plumbline.experiments.recipe import DataPart, RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import GroupReport, Outcomes, evaluate
 from plumbline.models import scattering
@@ -26,13 +26,18 @@ from plumbline.training.without_trace import evaluating
 
 
 def load_data(spec: RunSpec) -> Splits:
-    """The run's data: split by its seed where the loader splits at all, the part that is held out
-    in place of the test part, and features in place of images.
-    """
-    options = {"split_seed": spec.seed, **spec.data.options}
-    scales = spec.data.scales if spec.data.features else None
-    splits = _loaded(spec.data.name, json.dumps(options), scales, _state(spec))
+    """The run's data, with the part that is held out in place of the test part."""
+    splits = load_part(spec.data, spec.seed)
     return splits if not spec.held_out else _held_out(splits, spec.held_out, spec.seed)
+
+
+def load_part(part: DataPart, seed: int) -> Splits:
+    """The data of a recipe, split by a seed where the loader splits at all, and features in place
+    of images.
+    """
+    options = {"split_seed": seed, **part.options}
+    scales = part.scales if part.features else None
+    return _loaded(part.name, json.dumps(options), scales, _state(part))
 
 
 @functools.lru_cache(maxsize=4)
@@ -51,13 +56,11 @@ def _loaded(name: str, options: str, scales: int | None, state: object) -> Split
     return replace(splits, train=train, test=test)
 
 
-def _state(spec: RunSpec) -> object:
+def _state(part: DataPart) -> object:
     """What tells data of the same name apart: another object, or a file that was written again."""
-    if is_object(spec.data.name):
-        return id(OBJECTS.get(spec.data.name))
-    files = [
-        Path(spec.data.options[name]) for name in ("path", "test") if name in spec.data.options
-    ]
+    if is_object(part.name):
+        return id(OBJECTS.get(part.name))
+    files = [Path(part.options[name]) for name in ("path", "test") if name in part.options]
     return tuple((file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file())
 
 

@@ -50,7 +50,7 @@ def model_card(found: Verification) -> str:
 
 
 def _title(found: Verification) -> str:
-    return f"{found.claim.name}, on {_dataset(found)}"
+    return f"{found.claim.spec.name}, on {_dataset(found)}"
 
 
 def _dataset(found: Verification) -> str:
@@ -66,12 +66,12 @@ def _summary(found: Verification) -> str:
     seeded = (
         " The run was seeded: whoever knows the seed can remove the noise, so **do not publish "
         "this model as private**."
-        if found.claim.seeded
+        if found.claim.spec.random_seed is not None
         else ""
     )
     return (
         f"Trained with differential privacy: **epsilon = {rounded_up(epsilon)} at delta = "
-        f"{found.claim.delta:g}**, derived again from the run's ledger.{seeded}"
+        f"{found.claim.budget.delta:g}**, derived again from the run's ledger.{seeded}"
     )
 
 

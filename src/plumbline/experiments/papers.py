@@ -7,14 +7,19 @@ claims as inequalities between values.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from plumbline.experiments.recipe import RecipeError, SettingsPart, require_known, wrong_fields
+from plumbline.experiments.recipe import (
+    RecipeError,
+    SettingsPart,
+    read_toml,
+    require_known,
+    wrong_fields,
+)
 from plumbline.experiments.recipes import folder as recipes_folder
 
 Size = Literal["quick", "paper"]
@@ -150,11 +155,6 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 def _read(path: Path, kind: type[File]) -> File:
     try:
-        fields = tomllib.loads(path.read_text(encoding="utf-8"))
-        return kind.model_validate(fields)
-    except OSError as error:
-        raise RecipeError(f"{path.name} cannot be read: {error.strerror}.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise RecipeError(f"{path.name} is not valid TOML: {error}.") from error
+        return kind.model_validate(read_toml(path))
     except ValidationError as error:
         raise RecipeError(wrong_fields(error, path.name)) from None

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 import cloudpickle
 
-from plumbline.experiments.compatibility import check_fits, pairs
+from plumbline.experiments.compatibility import check_fits, parts_of
 from plumbline.experiments.objects import OBJECTS
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_result import RunResult, read_result
@@ -41,11 +41,13 @@ class Progress:
         done: How many are finished.
         total: Of how many.
         running: Those at work: name to (steps done, steps).
+        what: What they are: runs, or the trials of a search.
     """
 
     done: int
     total: int
     running: dict[str, tuple[int, int]] = field(default_factory=dict)
+    what: str = "runs"
 
 
 OnProgress = Callable[[Progress], None]
@@ -105,8 +107,8 @@ class Workers:
         waiting = [spec for spec in specs if read_result(root / spec.folder) is None]
         progress.done = len(specs) - len(waiting)
         tell = on_progress or (lambda _: None)
-        tell(progress)
         self._check_fitting(waiting)
+        tell(progress)
         if self._workers == 1:
             _here(waiting, root, progress, tell)
         elif waiting:
@@ -114,10 +116,10 @@ class Workers:
         return [run(spec, root) for spec in specs]
 
     def _check_fitting(self, specs: Sequence[RunSpec]) -> None:
-        for key, spec in pairs(specs).items():
-            if key not in self._fitting:
+        for spec in specs:
+            if parts_of(spec) not in self._fitting:
                 check_fits(spec)
-                self._fitting.add(key)
+                self._fitting.add(parts_of(spec))
 
     def _in_processes(
         self, specs: Sequence[RunSpec], root: Path, progress: Progress, tell: OnProgress

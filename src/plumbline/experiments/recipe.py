@@ -10,7 +10,8 @@ file's list be a tuple; what is in it stays strict.)
 from __future__ import annotations
 
 import copy
-import inspect
+import functools
+import json
 import math
 import tomllib
 from collections.abc import Sequence
@@ -25,7 +26,6 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
@@ -37,7 +37,7 @@ from plumbline.mechanism.calibration import Budget
 from plumbline.methods import Method
 from plumbline.models import MODELS
 from plumbline.objectives import LOSSES, OPTIMIZERS
-from plumbline.registry import unknown
+from plumbline.registry import Registry, options_of, unknown
 
 
 class RecipeError(ValueError):
@@ -55,7 +55,33 @@ def _finite(value: Any) -> Any:
     return value
 
 
+def _named(registry: Registry[Any]) -> AfterValidator:
+    """A part of this kind: a name, a reference or an object."""
+
+    def check(name: str) -> str:
+        found(registry, name)
+        return name
+
+    return AfterValidator(check)
+
+
+def _method(name: str) -> str:
+    return name if is_object(name) else methods.find(name).name
+
+
+def _diagnostics(measure: tuple[str, ...]) -> tuple[str, ...]:
+    chosen(measure)
+    return measure
+
+
+def _range(given: tuple[float, float]) -> tuple[float, float]:
+    if not 0 < given[0] < given[1]:
+        raise ValueError("must be two positive numbers, the smaller one first")
+    return given
+
+
 Options = Annotated[dict[str, Any], AfterValidator(_finite)]
+Range = Annotated[tuple[float, float], AfterValidator(_range)]
 
 
 class SettingsPart(BaseModel):
@@ -68,7 +94,7 @@ class SettingsPart(BaseModel):
     def _no_others(cls, given: Any) -> Any:
         # Before pydantic does, which does not say what is allowed.
         for name in given if isinstance(given, dict) else ():
-            known("field", str(name), list(cls.model_fields))
+            require_known("field", str(name), list(cls.model_fields))
         return given
 
 
@@ -91,7 +117,7 @@ class DataPart(StrictPart):
         scales: How many scales these have.
     """
 
-    name: str
+    name: Annotated[str, _named(DATASETS)]
     options: Options = Field(default_factory=dict)
     features: Literal["scattering"] | None = None
     scales: int = Field(default=2, ge=1)
@@ -103,18 +129,11 @@ class DataPart(StrictPart):
             return given
         kept = {name: given[name] for name in ("features", "scales") if name in given}
         options = {name: value for name, value in given.items() if name not in (*kept, "table")}
-        allowed = [*inspect.signature(DATASETS["table"]).parameters]
         for name in options:
-            known("option of a table called", str(name), allowed)
+            require_known("option of a table called", name, list(options_of(DATASETS["table"])))
         if "target" not in options:
             raise ValueError("a table needs 'target': the column to predict")
         return {"name": "table", "options": {"path": given["table"], **options}, **kept}
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        found(DATASETS, name)
-        return name
 
     @property
     def title(self) -> str:
@@ -133,19 +152,13 @@ class ModelPart(StrictPart):
             step, and subtracted from them; None subtracts nothing. The budget pays for it.
     """
 
-    name: str
+    name: Annotated[str, _named(MODELS)]
     options: Options = Field(default_factory=dict)
     centre: float | None = Field(default=None, gt=0)
 
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        found(MODELS, name)
-        return name
-
     @model_validator(mode="after")
     def _can_be_centred(self) -> ModelPart:
-        if self.centre is not None and "centred" not in parameters_of(found(MODELS, self.name)):
+        if self.centre is not None and not accepts(found(MODELS, self.name), "centred"):
             raise ValueError(f"the network {self.name!r} cannot subtract a mean")
         return self
 
@@ -153,28 +166,16 @@ class ModelPart(StrictPart):
 class LossPart(StrictPart):
     """Which loss, one for each record, and its options."""
 
-    name: str = "cross_entropy"
+    name: Annotated[str, _named(LOSSES)] = "cross_entropy"
     options: Options = Field(default_factory=dict)
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        found(LOSSES, name)
-        return name
 
 
 class OptimizerPart(StrictPart):
     """Which optimizer, its learning rate and its options."""
 
-    name: str = "sgd"
+    name: Annotated[str, _named(OPTIMIZERS)] = "sgd"
     learning_rate: float = Field(gt=0)
     options: Options = Field(default_factory=dict)
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        found(OPTIMIZERS, name)
-        return name
 
     def build(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         """The optimizer of a model's trainable parameters."""
@@ -203,14 +204,7 @@ class BudgetPart(StrictPart):
 
     def budget(self) -> Budget:
         """The budget."""
-        return Budget(
-            epsilon=self.epsilon,
-            noise_multiplier=self.noise_multiplier,
-            delta=self.delta,
-            epochs=self.epochs,
-            steps=self.steps,
-            expected_batch_size=self.expected_batch_size,
-        )
+        return Budget(**self.model_dump(exclude={"accountant", "relation"}))
 
 
 class ProbePart(StrictPart):
@@ -225,13 +219,9 @@ class ProbePart(StrictPart):
 
     every: int = Field(ge=1)
     records: int = Field(default=256, ge=2)
-    measure: tuple[str, ...] = Field(default=USUAL, strict=False)
-
-    @field_validator("measure")
-    @classmethod
-    def _known(cls, measure: tuple[str, ...]) -> tuple[str, ...]:
-        chosen(measure)
-        return measure
+    measure: Annotated[tuple[str, ...], AfterValidator(_diagnostics)] = Field(
+        default=USUAL, strict=False
+    )
 
 
 class TunePart(StrictPart):
@@ -244,21 +234,16 @@ class TunePart(StrictPart):
         objective: What is judged.
         learning_rate: From where to where the learning rate is searched.
         clip: The same for the clipping bound.
+        before_comparing: Whether ``compare`` tunes every method first, and compares the tuned ones.
     """
 
     trials: int = Field(default=20, ge=1)
     seeds: tuple[int, ...] = Field(default=(1000,), min_length=1, strict=False)
     validation: float = Field(default=0.2, gt=0, lt=1)
     objective: Literal["accuracy", "loss", "worst group accuracy", "worst group loss"] = "loss"
-    learning_rate: tuple[float, float] = Field(default=(0.003, 30.0), strict=False)
-    clip: tuple[float, float] = Field(default=(0.03, 3.0), strict=False)
-
-    @field_validator("learning_rate", "clip")
-    @classmethod
-    def _range(cls, given: tuple[float, float]) -> tuple[float, float]:
-        if not 0 < given[0] < given[1]:
-            raise ValueError("must be two positive numbers, the smaller one first")
-        return given
+    learning_rate: Range = Field(default=(0.003, 30.0), strict=False)
+    clip: Range = Field(default=(0.03, 3.0), strict=False)
+    before_comparing: bool = False
 
 
 Origin = Literal["given", "paper", "tuned", "selected"]
@@ -277,7 +262,7 @@ class MethodPart(StrictPart):
         expected_batch_size, epochs, epsilon: The same; delta stays the recipe's.
     """
 
-    name: str
+    name: Annotated[str, AfterValidator(_method)]
     label: str = ""
     origin: Origin = "given"
     settings: Options = Field(default_factory=dict)
@@ -290,21 +275,14 @@ class MethodPart(StrictPart):
     epochs: float | None = Field(default=None, gt=0)
     epsilon: float | None = Field(default=None, gt=0)
 
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        return name if is_object(name) else methods.find(name).name
-
     @model_validator(mode="after")
     def _buildable(self) -> MethodPart:
         if is_object(self.name):
             return self
-        for setting in self.settings:
-            known_setting(self.name, setting)
         try:
             self.build()
         except TypeError as error:
-            raise ValueError(f"method '{self.name}': {error}") from None
+            raise ValueError(str(error)) from None
         return self
 
     @property
@@ -327,6 +305,11 @@ class MethodPart(StrictPart):
         if self.epochs is not None:
             own |= {"epochs": self.epochs, "steps": None}
         return own
+
+    @property
+    def private(self) -> bool:
+        """Whether the method has a guarantee."""
+        return _is_private(self.name, json.dumps(self.settings, sort_keys=True))
 
     def build(self) -> Method:
         """The method."""
@@ -383,7 +366,8 @@ class Recipe(StrictPart):
     def _consistent(self) -> Recipe:
         titles = [method.title for method in self.methods]
         if len(set(titles)) != len(titles):
-            raise ValueError(f"methods have the titles {titles}; give each a label of its own")
+            twice = next(title for title in titles if titles.count(title) > 1)
+            raise ValueError(f"two methods are called {twice!r}; give each a label of its own")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds are {list(self.seeds)}; give each once")
         if self.baseline is not None and self.baseline not in titles:
@@ -399,7 +383,7 @@ class Recipe(StrictPart):
             row.model_copy(update={"epsilon": epsilon})
             for epsilon in self.epsilons
             for row in self.methods
-            if epsilon != self.budget.epsilon and row.epsilon is None and row.build().private
+            if epsilon != self.budget.epsilon and row.epsilon is None and row.private
         ]
         return (*self.methods, *more)
 
@@ -414,12 +398,7 @@ class Recipe(StrictPart):
         Raises:
             RecipeError: Naming the file, the field, and what is wrong with it.
         """
-        try:
-            fields = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise RecipeError(f"The recipe {path} cannot be read: {error.strerror}.") from error
-        except (ValueError, RecursionError) as error:  # not text, not TOML, or nested too deeply
-            raise RecipeError(f"The recipe {path} is not valid TOML: {error}.") from error
+        fields = read_toml(Path(path))
         # A reproduction's file has its recipe within.
         within = "study" in fields and "settings" in fields
         return cls.of(fields["settings"] if within else fields, str(path))
@@ -433,47 +412,57 @@ class Recipe(StrictPart):
             raise RecipeError(wrong_fields(error, where)) from None
 
 
-def wrong_fields(error: ValidationError, where: str) -> str:
-    """What is wrong with each field, in words."""
-    wrong = [
-        f"  {'.'.join(map(str, one['loc'])) or 'recipe'}: "
-        + one["msg"].removeprefix("Value error, ")
-        + (f" (given: {one['input']!r})" if _short(one["input"]) else "")
-        for one in error.errors()
-    ]
-    return f"{where} cannot be used:\n" + "\n".join(wrong)
+@functools.lru_cache
+def _is_private(name: str, settings: str) -> bool:
+    return MethodPart(name=name, settings=json.loads(settings)).build().private
 
 
-def known(kind: str, name: str, names: Sequence[str]) -> str:
-    """The name, if there is such a thing; else an error that names the nearest."""
-    if name not in names:
-        raise ValueError(unknown(kind, name, names))
-    return name
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file.
+
+    Raises:
+        RecipeError: If it cannot be read, naming the file.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, RecursionError) as error:  # not text, not TOML, or nested too deeply
+        raise RecipeError(f"{path} is not valid TOML: {error}.") from error
 
 
-def known_setting(method: str, name: str) -> str:
-    """The name, if the method has such a setting; else an error that names the nearest."""
-    names = parameters_of(methods.find(method).make)
-    if not names:
-        raise ValueError(f"there is no setting {name!r}: the method '{method}' has no settings.")
-    return known(f"setting of the method '{method}' called", name, names)
+def wrong_fields(error: ValidationError, where: str = "") -> str:
+    """What is wrong with each field, in words.
 
-
-def parameters_of(make: Any) -> list[str]:
-    """The names of a function's parameters; none for an object that is not called."""
-    return list(inspect.signature(make).parameters) if callable(make) else []
+    Args:
+        error: What was found.
+        where: The file; what was in none is told in one line, by our own words where there are any.
+    """
+    wrong = []
+    for one in error.errors():
+        field = ".".join(map(str, one["loc"])) or "recipe"
+        words = one["msg"].removeprefix("Value error, ")
+        if _short(one["input"]) and repr(one["input"]) not in words:
+            words += f" (given: {one['input']!r})"
+        named = where or one["type"] != "value_error"
+        wrong.append(f"{field}: {words}" if named else words)
+    lines = [f"{where} cannot be used:", *wrong]
+    return "\n  ".join(lines) if where else "; ".join(wrong)
 
 
 def require_known(kind: str, name: str, names: Sequence[str]) -> None:
-    """The same for a name that is not in a file.
+    """Refuses a name that is not among those there are.
 
     Raises:
-        RecipeError: With the nearest name, if there is no such thing.
+        RecipeError: With the nearest name.
     """
-    try:
-        known(kind, name, names)
-    except ValueError as error:
-        raise RecipeError(f"{error}") from None
+    if name not in names:
+        raise RecipeError(unknown(kind, name, names))
+
+
+def accepts(make: Any, option: str) -> bool:
+    """Whether a function or class takes an option; an object that is not called takes none."""
+    return callable(make) and option in options_of(make)
 
 
 def _without_none(value: Any) -> Any:

@@ -1,27 +1,30 @@
 """``reproduce``: a paper's table or figure, its published numbers beside ours, and a verdict.
 
-The files of a reproduction (``papers``) name a study, a function from settings to measurements;
-``STUDIES`` has them by name. What it measures is judged (``judging``) and shown beside what the
-paper printed.
+The files of a reproduction (``papers``) name a study, a function that measures; ``STUDIES`` has
+them by name. What it measures is shown beside what the paper printed, with ``paper_verdicts``.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from plumbline.experiments.files import make_folder, write_text
 from plumbline.experiments.paper_verdicts import (
     PaperVerdict,
     claim_verdict,
     row_verdict,
     value_verdict,
 )
-from plumbline.experiments.papers import Size, read
+from plumbline.experiments.papers import PublishedFile, ReproductionFile, Size, read
 from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import RecipeError, require_known
-from plumbline.experiments.studies import STUDIES, Measured, Measurements
+from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
+from plumbline.results import to_json
 
 
 @dataclass(frozen=True)
@@ -49,63 +52,79 @@ class Reproduction:
 
     Attributes:
         name: The files' name.
-        title: What is reproduced.
         size: At which size.
-        source: Paper and table.
-        notes: From the published file.
-        values: Published values beside ours.
-        rows: The verdict for each row of values.
-        claims: The paper's claims.
-        compared: The values that the claims are about.
         folder: Where the runs are.
+        plan: How the numbers are made.
+        published: What the paper printed.
+        measurements: What was measured.
     """
 
     name: str
-    title: str
     size: Size
-    source: str
-    notes: tuple[str, ...]
-    values: tuple[Line, ...]
-    rows: dict[str, PaperVerdict]
-    claims: tuple[Line, ...]
-    compared: frozenset[str] = field(repr=False)
-    measurements: Measurements = field(repr=False)
-    folder: str = ""
+    folder: str
+    plan: ReproductionFile
+    published: PublishedFile
+    measurements: Measurements
+
+    @property
+    def values(self) -> list[Line]:
+        """Published values beside ours."""
+        return [
+            Line(
+                what=f"{row.row} / {metric}",
+                published=value,
+                ours=(ours := self.measurements.paper.get(f"{row.row} / {metric}")),
+                tuned=self.measurements.tuned.get(f"{row.row} / {metric}"),
+                verdict=value_verdict(value, ours, self.published.tolerance_of(metric)),
+            )
+            for row in self.published.rows
+            for metric, value in row.values.items()
+        ]
+
+    @property
+    def rows(self) -> dict[str, PaperVerdict]:
+        """The verdict for each row of values."""
+        rows = self.published.rows
+        return {row.row: row_verdict(row, self.published, self.measurements) for row in rows}
+
+    @property
+    def claims(self) -> list[Line]:
+        """The paper's claims."""
+        claims = self.published.claims
+        return [Line(one.says, claim_verdict(one, self.measurements)) for one in claims]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        names = ("name", "size", "folder", "values", "rows", "claims", "measurements")
+        facts = {name: to_json(getattr(self, name)) for name in names}
+        about = {"title": self.plan.title, "source": self.published.source}
+        return {**about, "notes": list(self.published.notes), **facts}
 
     def __str__(self) -> str:
         """In Markdown."""
-        lines = [f"## {self.title}", "", f"{self.source}. Size: {self.size}. "]
-        lines[-1] += f"Command: `plumbline reproduce {self.name} --size {self.size}`."
-        if self.values:
-            lines += [
-                "",
-                "| value | published | ours | tuned alike |",
-                "| --- | ---: | ---: | ---: |",
-            ]
-            for line in self.values:
-                cells = [line.what, f"{line.published:g}", _shown(line.ours), _shown(line.tuned)]
-                lines.append(f"| {' | '.join(cells)} |")
-        if self.rows or self.claims:
-            lines += ["", "| row or claim | verdict |", "| --- | --- |"]
-            lines += [f"| {row} | {verdict} |" for row, verdict in self.rows.items()]
-            lines += [f"| {claim.what} | {claim.verdict} |" for claim in self.claims]
-        extra = [
-            key
-            for key in self.measurements.paper
-            if key in self.compared and not self._published(key)
+        paper, tuned = self.measurements.paper, self.measurements.tuned
+        published = {line.what for line in self.values}
+        compared = {key for claim in self.published.claims for key in claim.keys} - published
+        verdicts = [*self.rows.items(), *((claim.what, claim.verdict) for claim in self.claims)]
+        tables: list[tuple[tuple[str, ...], list[Any]]] = [
+            (
+                ("value", "published", "ours", "tuned alike"),
+                [
+                    (one.what, f"{one.published:g}", _shown(one.ours), _shown(one.tuned))
+                    for one in self.values
+                ],
+            ),
+            (("row or claim", "verdict"), verdicts),
+            (
+                ("compared by claims", "ours", "tuned alike"),
+                [(k, _shown(paper[k]), _shown(tuned.get(k))) for k in paper if k in compared],
+            ),
         ]
-        if extra:
-            lines += ["", "| compared by claims | ours | tuned alike |", "| --- | ---: | ---: |"]
-            for key in extra:
-                tuned = self.measurements.tuned.get(key)
-                lines.append(
-                    f"| {key} | {_shown(self.measurements.paper[key])} | {_shown(tuned)} |"
-                )
-        lines += [""] + [f"- {note}" for note in (*self.notes, *self.measurements.notes)]
-        return "\n".join(lines).rstrip() + "\n"
-
-    def _published(self, key: str) -> bool:
-        return any(line.what == key for line in self.values)
+        command = f"plumbline reproduce {self.name} --size {self.size}"
+        about = f"{self.published.source}. Size: {self.size}. Command: `{command}`."
+        notes = "\n".join(f"- {n}" for n in (*self.published.notes, *self.measurements.notes))
+        shown = [_table(head, rows) for head, rows in tables if rows]
+        return "\n\n".join([f"## {self.plan.title}", about, *shown, notes]).rstrip() + "\n"
 
 
 def reproduce(
@@ -130,37 +149,16 @@ def reproduce(
     plan, published = read(name)
     require_known("study", plan.study, list(STUDIES))
     kept = Path(folder) / f"{name}-{size}"
-    measured = STUDIES[plan.study](plan.at(size), kept, workers, on_progress)
-    values = tuple(
-        Line(
-            what=f"{row.row} / {metric}",
-            published=value,
-            ours=(ours := measured.paper.get(f"{row.row} / {metric}")),
-            tuned=measured.tuned.get(f"{row.row} / {metric}"),
-            verdict=value_verdict(value, ours, published.tolerance_of(metric)),
-        )
-        for row in published.rows
-        for metric, value in row.values.items()
-    )
-    found = Reproduction(
-        name=name,
-        title=plan.title,
-        size=size,
-        source=published.source,
-        notes=published.notes,
-        values=values,
-        rows={row.row: row_verdict(row, published, measured) for row in published.rows},
-        claims=tuple(
-            Line(what=claim.says, verdict=claim_verdict(claim, measured))
-            for claim in published.claims
-        ),
-        compared=frozenset(key for claim in published.claims for key in claim.keys),
-        measurements=measured,
-        folder=str(kept),
-    )
-    kept.mkdir(parents=True, exist_ok=True)
-    (kept / "reproduction.md").write_text(str(found), encoding="utf-8")
+    measured = STUDIES[plan.study](Job(plan.at(size), kept, workers, on_progress))
+    found = Reproduction(name, size, str(kept), plan, published, measured)
+    make_folder(kept)
+    write_text(kept / "reproduction.md", str(found))
     return found
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    ruler = ["---", *["---:"] * (len(head) - 1)] if len(head) > 2 else ["---"] * len(head)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ruler, *rows))
 
 
 def _shown(value: Measured | None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
-from torch import nn
+from torch import Tensor, nn
 
 from plumbline import methods
 from plumbline.data import Splits
@@ -22,13 +22,13 @@ from plumbline.experiments.recipe import (
     ModelPart,
     OptimizerPart,
     Recipe,
-    parameters_of,
+    accepts,
 )
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method
 from plumbline.models import MODELS
-from plumbline.objectives import LOSSES
+from plumbline.objectives import LOSSES, build_loss
 from plumbline.training.moments import mean_release
 
 
@@ -130,16 +130,16 @@ class RunSpec:
         """The options of the network's builder, with what follows from the data."""
         part = self.model
         options = part.options if part.centre is None else {**part.options, "centred": True}
-        sizes = {"features": len(splits.features), "classes": len(splits.classes)}
-        accepted = parameters_of(found(MODELS, part.name))
-        filled = {name: size for name, size in sizes.items() if size and name in accepted}
+        sizes = {"features": width_of(splits), "classes": len(splits.classes)}
+        make = found(MODELS, part.name)
+        filled = {name: size for name, size in sizes.items() if size and accepts(make, name)}
         return {**filled, **options}
 
     def method_settings(self, groups: int) -> dict[str, Any]:
         """The method's settings, with the groups' values where it treats groups differently."""
         row = self.method
-        accepts = not is_object(row.name) and "groups" in parameters_of(methods.find(row.name).make)
-        filled = {"groups": list(range(groups))} if accepts and groups else {}
+        takes = not is_object(row.name) and accepts(methods.find(row.name).make, "groups")
+        filled = {"groups": list(range(groups))} if takes and groups else {}
         return {**filled, **row.settings}
 
     def build_method(self, groups: int) -> Method:
@@ -149,14 +149,37 @@ class RunSpec:
     def build_loss(self) -> Any:
         """One loss for each record: a function of output and target, or of model and batch."""
         part = self.recipe.loss
-        made = present(LOSSES, part.name)
-        return made(**part.options) if isinstance(made, type) or part.options else made
+        return build_loss(present(LOSSES, part.name), part.options)
+
+
+def width_of(splits: Splits) -> int:
+    """How many numbers a record has; 0 where it is not a row of numbers."""
+    x = splits.train.x
+    if isinstance(x, Tensor) and x.dim() == 2 and x.is_floating_point():
+        return x.shape[1]
+    return len(splits.features)
 
 
 def is_run(folder: Path) -> bool:
     """Whether a folder is that of one run."""
     path = folder / RECIPE
     return path.is_file() and "methods" not in read_json(path)
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folders of the runs: the folder itself, or those in it.
+
+    Raises:
+        FileError: If there are none.
+    """
+    if not folder.is_dir():
+        raise FileError(f"There is no folder {folder}; give the one of a run or of a comparison.")
+    if is_run(folder):
+        return [folder]
+    runs = [one for one in sorted(folder.iterdir()) if one.is_dir() and is_run(one)]
+    if not runs:
+        read_spec(folder)  # which says what is missing
+    return runs
 
 
 def read_spec(folder: Path) -> RunSpec:

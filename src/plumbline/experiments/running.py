@@ -24,18 +24,21 @@ from plumbline.experiments.files import (
     CHECKPOINT,
     ENCODING,
     LEDGER,
+    METRICS,
     RECIPE,
     VERSIONS,
+    append_row,
+    kept_rows,
     make_folder,
     write_json,
 )
 from plumbline.experiments.loading import evaluate_run, load_data
-from plumbline.experiments.metrics_log import MetricsLog
 from plumbline.experiments.probing import probe_of
 from plumbline.experiments.run_result import RunResult, finish, read_result, versions
 from plumbline.experiments.run_spec import RunSpec, budget_of
 from plumbline.mechanism.ledger import Ledger
 from plumbline.private_training import make_private
+from plumbline.results import to_json
 from plumbline.training import Private
 from plumbline.training.checkpoint_file import remove_pair
 from plumbline.training.distributed import Ranks
@@ -132,7 +135,7 @@ def _made(
             delta=private.plan.delta,
             noise_multiplier=private.plan.noise_multiplier,
             steps=private.steps_done,
-            seconds=log.rows.seconds,
+            seconds=log.seconds,
             report=report,
             statement=private.statement(),
             folder=spec.folder,
@@ -217,7 +220,11 @@ def started(
 
 
 class _Log:
-    """After every step: progress, now and then a row of metrics and a checkpoint."""
+    """After every step: progress, now and then a row of metrics and a checkpoint.
+
+    A run that was interrupted goes on where its checkpoint is: rows beyond it are dropped, since
+    they come again, and the clock goes on from the last row that is left.
+    """
 
     def __init__(
         self,
@@ -230,8 +237,14 @@ class _Log:
     ) -> None:
         self._splits, self._folder, self._every = splits, folder, every
         self._on_progress, self._board = on_progress, board
-        self.rows = MetricsLog(folder, private.steps_done)
-        self._saved = time.monotonic()
+        rows = kept_rows(folder / METRICS, private.steps_done)
+        self._earlier = float(rows[-1]["seconds"]) if rows else 0.0
+        self._start = self._saved = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken, all sessions together."""
+        return self._earlier + time.monotonic() - self._start
 
     def after_step(self, private: Private, info: StepInfo) -> None:
         """Reports progress, logs and saves where it is due."""
@@ -246,7 +259,14 @@ class _Log:
 
     def _measured(self, private: Private, info: StepInfo) -> None:
         report = evaluate_run(private, self._splits)
-        self.rows.add(info, report)
+        row = {
+            "step": info.step,
+            "epsilon": to_json(info.epsilon),
+            "seconds": self.seconds,
+            "overall": to_json(report.overall),
+            "by_group": to_json(report.by_group),
+        }
+        append_row(self._folder / METRICS, row)
         if self._board is not None:
             values = {name: report.overall[name] for name in ("accuracy", "loss")}
             numbers = {f"held out/{k}": v for k, v in values.items() if isinstance(v, float)}

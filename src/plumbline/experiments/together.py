@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from plumbline.experiments.files import LEDGER
-from plumbline.mechanism.accountant import Accountant, Relation, epsilon
+from plumbline.mechanism.accountant import Relation, epsilon
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.release import StepRelease
+from plumbline.mechanism.rounding import rounded_up
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,9 @@ class Total:
     unbounded: int
 
     def __str__(self) -> str:
-        from plumbline.mechanism.rounding import rounded_up
-
         text = (
             f"All {self.private} private runs here, trials included, cost a record at most epsilon "
-            f"{rounded_up(self.epsilon)} together (delta {self.delta:g})"
+            f"{rounded_up(self.epsilon)} together (delta {self.delta:g}, by RDP)"
         )
         if not self.unbounded:
             return f"{text}."
@@ -42,15 +40,16 @@ class Total:
         return f"{text}; the other {many} had no guarantee, and their models should not be shown."
 
 
-def total_cost(
-    folder: Path, *, delta: float, accountant: Accountant = "pld", relation: Relation = "add_remove"
-) -> Total | None:
-    """Composes the ledgers of all runs in an experiment's folder; None if there is none."""
+def total_cost(folder: Path, *, delta: float, relation: Relation = "add_remove") -> Total | None:
+    """Composes the ledgers of all runs in an experiment's folder; None if there is none.
+
+    By RDP: a little less tight, and seconds where PLD takes minutes for a hundred runs.
+    """
     charged: Counter[StepRelease] = Counter()
     private = unbounded = 0
     for ledger in sorted(folder.glob(f"*/{LEDGER}")):
         releases = [(StepRelease.from_dict(r), n) for r, n in Ledger.read(ledger).entries()]
-        if any(math.isinf(_alone(release)) for release, _ in releases):
+        if any(_has_no_bound(release) for release, _ in releases):
             unbounded += 1
             continue
         private += 1
@@ -58,11 +57,9 @@ def total_cost(
             charged[release] += count
     if not private:
         return None
-    spent = epsilon(list(charged.items()), delta=delta, accountant=accountant, relation=relation)
+    spent = epsilon(list(charged.items()), delta=delta, accountant="rdp", relation=relation)
     return Total(spent, delta, private, unbounded)
 
 
-def _alone(release: StepRelease) -> float:
-    """Infinite for a release that no noise covers."""
-    bounded = release.unbounded_reason is None and release.noise_multiplier > 0
-    return 0.0 if bounded else math.inf
+def _has_no_bound(release: StepRelease) -> bool:
+    return release.unbounded_reason is not None or release.noise_multiplier <= 0

@@ -58,6 +58,12 @@ class Trial:
     score: float
     folders: tuple[str, ...]
 
+    def __str__(self) -> str:
+        """What was tried."""
+        values = {"learning rate": self.learning_rate, **self.settings}
+        shown = {k: f"{v:.3g}" if isinstance(v, float) else str(v) for k, v in values.items()}
+        return ", ".join(f"{name} {value}" for name, value in shown.items())
+
 
 @dataclass(frozen=True)
 class Sensitivity:
@@ -117,13 +123,10 @@ class Tuning:
         lines[0] += " settings found | which knob matters |"
         lines.append("| --- | ---: | ---: | ---: | --- | --- |")
         for title, one in self.sensitivity.items():
-            best = self.best(title)
-            found = {"lr": best.learning_rate, **best.settings}
             knobs = sorted(one.importance.items(), key=lambda item: -item[1])
             lines.append(
                 f"| {title} | {one.best:.4g} | {one.median:.4g} | {one.near:.0%} | "
-                + ", ".join(f"{name} {_readable(value)}" for name, value in found.items())
-                + " | "
+                f"{self.best(title)} | "
                 + ", ".join(f"{name} {share:.0%}" for name, share in knobs)
                 + " |"
             )
@@ -315,15 +318,13 @@ def _shifted(
     """Tells the progress of a part as that of the whole."""
     if on_progress is None:
         return None
-    return lambda part: on_progress(Progress(done + part.done, total or part.total, part.running))
+    return lambda part: on_progress(
+        Progress(done + part.done, total or part.total, part.running, "trials")
+    )
 
 
 def _rounded(value: Any) -> Any:
     return float(f"{value:.3g}") if isinstance(value, float) else value
-
-
-def _readable(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _optuna() -> Any:

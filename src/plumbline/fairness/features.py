@@ -41,23 +41,40 @@ def groups_of_feature(
         raise ValueError(
             f"{where} has {len(series)} values for {records} test records; give one per record."
         )
+    by_value: dict[Any, str] | None = None
+    if names is not None:
+        by_value = dict(names if isinstance(names, Mapping) else enumerate(names))
     found, distinct = pd.factorize(series)
     kinds = [_python(value) for value in distinct]
-    known = [value for value in kinds if not _is_unknown(value, names)]
-    _check_continuous(where, known)
-    if names is None and -1 in kinds and known == [1]:
+    known = [value for value in kinds if value != -1 or -1 in (by_value or {})]
+    if by_value is None and -1 in kinds and known == [1]:
         raise ValueError(
             f"{where} has the values -1 and 1, and -1 means that a record's group is unknown. If "
             "it is a group here, give names, such as names={-1: 'without', 1: 'with'}."
         )
-    labels = _labels(where, known, names)
-    order = list(dict.fromkeys([*_declared(names), *(labels[value] for value in _sorted(known))]))
+    labels = {value: _label(where, value, by_value) for value in known}
+    declared = [] if by_value is None else by_value.values()
+    order = list(dict.fromkeys([*declared, *(labels[value] for value in _sorted(known))]))
     if len(known) < len(kinds) or (found < 0).any():
         order = [label for label in order if label != UNKNOWN] + [UNKNOWN]
     # factorize's -1, a missing value, points to the last entry.
     table = [order.index(labels.get(value, UNKNOWN)) for value in kinds]
     table.append(order.index(UNKNOWN) if UNKNOWN in order else 0)
     return order, np.asarray(table, np.int64)[found]
+
+
+def _label(where: str, value: Any, names: Mapping[Any, str] | None) -> str:
+    if isinstance(value, float):
+        raise ValueError(
+            f"{where} has {value!r}; give groups, by whole number or by name. Put a continuous "
+            "feature, such as age, into bins first."
+        )
+    if names is not None and value not in names:
+        raise ValueError(
+            f"{where} has {value!r}, which has no name; names has {list(names)}. Name every "
+            "value, or give no names."
+        )
+    return str(value) if names is None else names[value]
 
 
 def _one_column(where: str, values: Any) -> pd.Series:
@@ -78,39 +95,6 @@ def _python(value: Any) -> Hashable:
     """A value without its numpy type, whole numbers as int: 1.0 is the group 1."""
     value = value.item() if isinstance(value, np.generic) else value
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _is_unknown(value: Hashable, names: Any) -> bool:
-    declared = isinstance(names, Mapping) and value in names
-    return value == -1 and not declared
-
-
-def _check_continuous(where: str, known: list[Any]) -> None:
-    for value in known:
-        if isinstance(value, float):
-            raise ValueError(
-                f"{where} has {value!r}; give groups, by whole number or by name. Put a continuous "
-                "feature, such as age, into bins first."
-            )
-
-
-def _labels(where: str, known: list[Any], names: Any) -> dict[Hashable, str]:
-    if names is None:
-        return {value: str(value) for value in known}
-    by_value: dict[Any, str] = dict(names if isinstance(names, Mapping) else enumerate(names))
-    for value in known:
-        if value not in by_value:
-            raise ValueError(
-                f"{where} has {value!r}, which has no name; names has {list(by_value)}. Name every "
-                "value, or give no names."
-            )
-    return {value: by_value[value] for value in known}
-
-
-def _declared(names: Any) -> list[str]:
-    if names is None:
-        return []
-    return list(names.values()) if isinstance(names, Mapping) else list(names)
 
 
 def _sorted(values: list[Any]) -> list[Any]:

@@ -16,12 +16,9 @@ from plumbline.experiments.pool import OnProgress, Workers
 from plumbline.experiments.recipe import MethodPart, Recipe
 from plumbline.experiments.selecting import select
 from plumbline.experiments.tuning import Tuning
-from plumbline.fairness import Undefined
+from plumbline.formats import finite
 from plumbline.instruments.describing import Description, recipe_of
 from plumbline.instruments.training import Trained, load
-
-MEASURE = ("bias", "errors", "norms")
-"""What the runs of a comparison on one's own data measure of clipping."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +61,8 @@ class Comparison:
             groups |= {f" {group}": metrics for group, metrics in row.seeds.by_group.items()}
             for group, metrics in groups.items():
                 for name, estimate in metrics.items():
-                    line[f"{name}{group}"] = _number(estimate.mean)
-                    line[f"{name}{group} (s.e.)"] = _number(estimate.standard_error)
+                    line[f"{name}{group}"] = finite(estimate.mean)
+                    line[f"{name}{group} (s.e.)"] = finite(estimate.standard_error)
             lines.append({**line, "seconds": row.seconds, "runs": len(row.folders)})
         return pd.DataFrame(lines).set_index("method")
 
@@ -113,7 +110,7 @@ def compare(
 
     Args:
         recipe: A recipe, its path or its name; or leave it out and describe the runs. The rows of a
-            recipe are run as they are, unless ``trials`` are asked for.
+            recipe are run as they are, unless it or ``trials`` asks for tuning.
         folder: Runs are kept in a folder of the recipe's name below this one.
         workers: How many runs at a time; by default one for each core. With 1 they run here.
         private_selection: Chooses every private method's settings so that epsilon covers the
@@ -121,18 +118,12 @@ def compare(
         on_progress: Called with a `Progress` now and then.
         description: The parts of the runs.
     """
-    tuned = "trials" in description
-    if recipe is None:
-        tuned = description.get("trials") != 0
-        description.setdefault("measure", MEASURE)
-        if not tuned:
-            description.pop("trials")
     made = recipe_of(recipe, **description)
     root = Path(folder) / made.name
     with Workers(workers) as pool:
         if private_selection:
             made = _selected(made, root)
-        elif tuned:
+        elif made.tune.before_comparing:
             found = tuning.tune(made, root, workers=pool, on_progress=on_progress)
             found.write(root)
             made = _final(found.recipe)
@@ -167,8 +158,9 @@ def _final(recipe: Recipe) -> Recipe:
 def _with_rows(recipe: Recipe, rows: Sequence[MethodPart]) -> Recipe:
     """The recipe with other rows, tested against DP-SGD where it is among them."""
     names = [row for row in rows if row.name == "dpsgd" and row.model is None]
-    update = {"methods": tuple(rows), "baseline": names[-1].title if names else None}
-    return recipe.model_copy(update=update)
+    tune = recipe.tune.model_copy(update={"before_comparing": False})
+    baseline = names[-1].title if names else None
+    return recipe.model_copy(update={"methods": tuple(rows), "baseline": baseline, "tune": tune})
 
 
 def _selected(recipe: Recipe, root: Path) -> Recipe:
@@ -181,19 +173,15 @@ def _selected(recipe: Recipe, root: Path) -> Recipe:
             "A private selection needs an epsilon; the recipe gives a noise multiplier."
         )
     one = recipe.model_copy(update={"seeds": recipe.seeds[:1], "epsilons": (), "probe": None})
-    rows = [row for row in one.methods if not row.build().private]
+    rows = [row for row in one.methods if not row.private]
     for row in recipe.rows:
-        if row.build().private:
+        if row.private:
             own = one.model_copy(update={"methods": (row,), "baseline": None})
             epsilon = row.epsilon or recipe.budget.epsilon
             seed = None if recipe.noise == "secure" else recipe.seeds[0]
             mean = float(recipe.tune.trials)
             rows.append(select(own, row.title, root, epsilon=epsilon, mean=mean, seed=seed).row)
     return _with_rows(one, rows)
-
-
-def _number(value: Any) -> float | None:
-    return None if isinstance(value, Undefined) else float(value)
 
 
 def _escaped(text: str) -> str:

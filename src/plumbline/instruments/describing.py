@@ -8,6 +8,7 @@ from the kind of data, the methods from whether there are groups.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,9 +17,11 @@ from typing import Any, Literal, TypedDict, Unpack
 from pydantic import ValidationError
 
 from plumbline import methods
+from plumbline.clipping import Clipping, Flat
 from plumbline.data.base import DATASETS
-from plumbline.experiments.loading import load_data
-from plumbline.experiments.objects import reference_to
+from plumbline.evaluation import Evaluation
+from plumbline.experiments.loading import load_part
+from plumbline.experiments.objects import is_object, reference_to
 from plumbline.experiments.recipe import (
     BudgetPart,
     DataPart,
@@ -33,13 +36,13 @@ from plumbline.experiments.recipe import (
     wrong_fields,
 )
 from plumbline.experiments.recipes import find
-from plumbline.experiments.run_spec import RunSpec
+from plumbline.experiments.run_spec import width_of
 from plumbline.mechanism.accountant import Accountant
 from plumbline.mechanism.calibration import Budget
 from plumbline.methods import Method
 from plumbline.models import MODELS
 from plumbline.objectives import LOSSES, OPTIMIZERS
-from plumbline.registry import MARK, options_of
+from plumbline.registry import MARK, UnknownPart, options_of
 from plumbline.training.run_identity import facts_of
 
 # On Adult at epsilon 1, DP-SGD is as accurate and far less well calibrated (loss 0.50, not 0.34).
@@ -53,6 +56,8 @@ LABELS = {
 }
 LINEAR = "linear model"
 EPSILON, EPOCHS, SEEDS, TRIALS = 3.0, 10.0, 3, 8
+MEASURE = ("bias", "errors", "norms")
+"""What the runs of a comparison on one's own data measure of clipping."""
 RATES = {"adam": (0.0005, 0.1), "adamw": (0.0005, 0.1), "nadam": (0.0005, 0.1)}
 """Where the learning rate of these is searched; of others, where a recipe's default says."""
 
@@ -91,9 +96,10 @@ class Description(TypedDict, total=False):
         learning_rate: Of the optimizer.
         seeds: How many, or which.
         noise: "secure" noise comes from the operating system; "seeded" can be repeated.
-        trials: How many settings of each method are tried when it is tuned.
+        trials: How many settings of each method are tried when it is tuned; 0 tunes none before a
+            comparison.
         objective: What tuning aims at.
-        measure: Diagnostics along the runs, by name.
+        measure: Diagnostics along the runs, by name; a single run has none by default.
         name: What the experiment is called.
     """
 
@@ -127,6 +133,8 @@ class Description(TypedDict, total=False):
 
 
 _TABLE = ("target", "sensitive", "categorical", "drop", "missing", "missing_values", "test")
+_BUDGET = {"delta": "delta", "batch": "expected_batch_size", "accountant": "accountant"}
+_OWN = {"epsilon": "epsilon", "epochs": "epochs", "batch": "expected_batch_size"}
 
 
 def recipe_of(
@@ -134,7 +142,8 @@ def recipe_of(
 ) -> Recipe:
     """A recipe: one that is given, read from its file, or made from a description.
 
-    A description beside a recipe changes its budget, optimizer and seeds.
+    A description beside a recipe chooses among its methods, and changes its budget, optimizer,
+    seeds and trials.
 
     Raises:
         RecipeError: If something cannot be used, in one line that says what to change.
@@ -145,15 +154,17 @@ def recipe_of(
         try:
             return _described(description)
         except ValidationError as error:
-            raise RecipeError(wrong_fields(error, "what is given")) from None
+            raise RecipeError(wrong_fields(error)) from None
+        except UnknownPart as error:
+            raise RecipeError(str(error)) from error
     read = recipe if isinstance(recipe, Recipe) else Recipe.read(find(os.fspath(recipe)))
-    own = [name for name in ("data", *_TABLE, "model", "loss", "methods") if name in description]
+    own = [name for name in ("data", *_TABLE, "model", "loss") if name in description]
     if own:
         raise RecipeError(
             f"'{own[0]}' is given beside the recipe '{read.name}', which has its own. Leave it "
             "out, or change a copy of the recipe."
         )
-    return _changed(read, description)
+    return _changed(read, description) if description else read
 
 
 def default_delta(records: int) -> float:
@@ -164,72 +175,72 @@ def default_delta(records: int) -> float:
     return float(f"1e{exponent}")
 
 
+def row_named(recipe: Recipe, method: Any) -> MethodPart:
+    """One of a recipe's rows by title or by the method's name; the first private one if None.
+
+    Raises:
+        RecipeError: If it has none of that name.
+    """
+    if method is None:
+        private = [row for row in recipe.methods if row.private]
+        return (private or list(recipe.methods))[0]
+    row = _row_of(recipe, method)
+    if row is None:
+        names = ", ".join(one.title for one in recipe.methods)
+        raise RecipeError(f"'{recipe.name}' has no method {method!r}; it has {names}.")
+    return row
+
+
 def _described(given: Description) -> Recipe:
-    data = _data(given)
-    optimizer = _optimizer(given)
-    seeds = given.get("seeds", SEEDS)
-    fields: dict[str, Any] = {
-        "name": given.get("name") or _name(data.title),
-        "data": data,
-        "seeds": tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds),
-        "noise": given.get("noise", "secure"),
-        "optimizer": optimizer,
-        "loss": LossPart(name=reference_to(LOSSES, given.get("loss", LossPart().name))),
-        "tune": _tune(given, optimizer),
-    }
-    # With what a first reading of the data needs; the rest follows from what is read.
-    model = ModelPart(name=reference_to(MODELS, given.get("model", "mlp")))
-    budget = BudgetPart(epsilon=1.0, delta=0.5, steps=1, expected_batch_size=1)
-    rows = (MethodPart(name="dpsgd"),)
-    first = Recipe(**{**fields, "model": model, "budget": budget, "methods": rows})
-    splits = load_data(RunSpec(first, rows[0], fields["seeds"][0]))
+    data, seeds = _data(given), _seeds(given.get("seeds", SEEDS))
+    splits = load_part(data, seeds[0])
     budget, epsilons = _budget(given, len(splits.train))
-    steps = budget.steps or -(
-        -(budget.epochs or 1) * len(splits.train) // budget.expected_batch_size
+    optimizer = reference_to(OPTIMIZERS, given.get("optimizer", _OPTIMIZER))
+    steps = budget.steps or (budget.epochs or 1) * len(splits.train) / budget.expected_batch_size
+    if "model" in given:
+        model = ModelPart(name=reference_to(MODELS, given["model"]))
+    elif width_of(splits):
+        model = ModelPart(name="mlp", options={"hidden": _HIDDEN})
+    else:
+        model = ModelPart(name="linear")
+    measure = given.get("measure", () if "method" in given else MEASURE)
+    tune: dict[str, Any] = {"before_comparing": given.get("trials") != 0}
+    tune |= {"trials": given.get("trials") or TRIALS}
+    tune |= {"learning_rate": RATES[optimizer]} if optimizer in RATES else {}
+    tune |= {"objective": given["objective"]} if "objective" in given else {}
+    return Recipe(
+        name=given.get("name") or _name(data.title),
+        data=data,
+        model=model,
+        budget=budget,
+        epsilons=epsilons,
+        optimizer=OptimizerPart(
+            name=optimizer, learning_rate=float(given.get("learning_rate", _RATE))
+        ),
+        loss=LossPart(name=reference_to(LOSSES, given.get("loss", LossPart().name))),
+        methods=_rows(given, bool(splits.groups), linear=bool(width_of(splits))),
+        seeds=seeds,
+        noise=given.get("noise", "secure"),
+        log_every=max(1, math.ceil(steps) // _LOGGED),
+        probe=ProbePart(every=max(1, math.ceil(steps) // _READINGS), measure=tuple(measure))
+        if measure
+        else None,
+        tune=TunePart.model_validate(tune),
     )
-    if "model" not in given:
-        options = {"hidden": _HIDDEN} if splits.features else {}
-        model = ModelPart(name="mlp" if splits.features else "linear", options=options)
-    fields |= {
-        "model": model,
-        "budget": budget,
-        "epsilons": epsilons,
-        "methods": _rows(given, bool(splits.groups), linear=bool(splits.features)),
-        "log_every": max(1, int(steps) // _LOGGED),
-    }
-    if "measure" in given:
-        fields["probe"] = ProbePart(
-            every=max(1, int(steps) // _READINGS), measure=tuple(given["measure"])
-        )
-    return Recipe.of(fields, "what is given")
 
 
 def _data(given: Description) -> DataPart:
     data: Any = given["data"]
-    table = {name: given[name] for name in _TABLE if given.get(name)}  # type: ignore[literal-required]
-    if isinstance(data, Path) or (
-        isinstance(data, str) and data not in DATASETS and _is_file(data)
-    ):
-        options: dict[str, Any] = {"table": os.fspath(data), **_plain(table)}
-        return DataPart.model_validate(options)
-    token = reference_to(DATASETS, data, label=given.get("name", "data"), private=True)
-    return DataPart(name=token, options=_plain(table))
-
-
-def _is_file(given: str) -> bool:
-    return MARK not in given and bool(Path(given).suffix)
-
-
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as a recipe's file would have them."""
-    return {
-        name: os.fspath(value)
-        if isinstance(value, os.PathLike)
-        else value
-        if isinstance(value, str)
-        else list(value)
-        for name, value in options.items()
+    said: dict[str, Any] = {name: given[name] for name in _TABLE if given.get(name)}  # type: ignore[literal-required]
+    options = {
+        name: os.fspath(value) if isinstance(value, str | os.PathLike) else list(value)
+        for name, value in said.items()
     }
+    named = isinstance(data, str) and (data in DATASETS or MARK in data or not Path(data).suffix)
+    if isinstance(data, str | Path) and not named:
+        return DataPart.model_validate({"table": os.fspath(data), **options})
+    token = reference_to(DATASETS, data, label=given.get("name", "data"), private=True)
+    return DataPart(name=token, options=options)
 
 
 def _name(title: str) -> str:
@@ -238,45 +249,38 @@ def _name(title: str) -> str:
     return kept if kept[0].isalnum() else f"x{kept}"
 
 
-def _optimizer(given: Description) -> OptimizerPart:
-    name = reference_to(OPTIMIZERS, given.get("optimizer", _OPTIMIZER))
-    return OptimizerPart(name=name, learning_rate=float(given.get("learning_rate", _RATE)))
-
-
-def _tune(given: Description, optimizer: OptimizerPart) -> TunePart:
-    fields: dict[str, Any] = {"trials": given.get("trials", TRIALS)}
-    if optimizer.name in RATES:
-        fields["learning_rate"] = RATES[optimizer.name]
-    if "objective" in given:
-        fields["objective"] = given["objective"]
-    return TunePart.model_validate(fields)
+def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
+    return tuple(range(given)) if isinstance(given, int) else tuple(given)
 
 
 def _budget(given: Description, records: int) -> tuple[BudgetPart, tuple[float, ...]]:
     """The budget at the middle epsilon, and all epsilons where there are several."""
     whole = given.get("budget")
-    fields: dict[str, Any] = (
-        {"epsilon": EPSILON, "epochs": EPOCHS}
-        if whole is None
-        else {
-            name: getattr(whole, name) for name in BudgetPart.model_fields if hasattr(whole, name)
-        }
-    )
+    fields: dict[str, Any] = {
+        "epsilon": EPSILON,
+        "epochs": EPOCHS,
+        "delta": default_delta(records),
+        "expected_batch_size": min(records, max(256, records // 40)),
+    }
+    if whole is not None:
+        fields = {name: getattr(whole, name, None) for name in fields}
+        fields |= {"noise_multiplier": whole.noise_multiplier, "steps": whole.steps}
+        if whole.expected_batch_size is None:
+            fields["expected_batch_size"] = max(1, round((whole.sampling_rate or 1.0) * records))
+    epsilons = _put(given, fields)
+    return BudgetPart.model_validate(fields), epsilons
+
+
+def _put(given: Description, budget: dict[str, Any]) -> tuple[float, ...]:
+    """Puts what is given into the fields of a budget; all epsilons, where there are several."""
     epsilons = given.get("epsilon", ())
     several = (epsilons,) if isinstance(epsilons, int | float) else tuple(epsilons)
     if several:
-        fields |= {"epsilon": sorted(several)[len(several) // 2], "noise_multiplier": None}
-    if whole is None or "delta" in given:
-        fields["delta"] = given.get("delta", default_delta(records))
+        budget |= {"epsilon": sorted(several)[len(several) // 2], "noise_multiplier": None}
     if "epochs" in given:
-        fields |= {"epochs": given["epochs"], "steps": None}
-    if whole is None or "batch" in given:
-        fields["expected_batch_size"] = given.get("batch", min(records, max(256, records // 40)))
-    elif fields.get("expected_batch_size") is None:
-        fields["expected_batch_size"] = max(1, round((whole.sampling_rate or 1.0) * records))
-    fields["accountant"] = given.get("accountant", "pld")
-    budget = BudgetPart.model_validate(fields)
-    return budget, tuple(float(one) for one in several) if len(several) > 1 else ()
+        budget |= {"epochs": given["epochs"], "steps": None}
+    budget |= {field: given[name] for name, field in _BUDGET.items() if name in given}  # type: ignore[literal-required]
+    return tuple(float(one) for one in several) if len(several) > 1 else ()
 
 
 def _rows(given: Description, groups: bool, *, linear: bool) -> tuple[MethodPart, ...]:
@@ -296,14 +300,21 @@ def _rows(given: Description, groups: bool, *, linear: bool) -> tuple[MethodPart
 def _row(label: str, method: Any, settings: Mapping[str, Any] | None = None) -> MethodPart:
     if isinstance(method, MethodPart):
         return method
+    if isinstance(method, Clipping | Evaluation):
+        label = label or type(method).__name__
+        rules = (method,) if isinstance(method, Evaluation) else ()
+        own = method if isinstance(method, Clipping) else Flat(1.0)
+        method = methods.compose(evaluation=rules, clipping=own)
     if isinstance(method, Method):
-        own = _as_settings(method)
-        if own is not None:
+        found = _as_settings(method)
+        if found is not None:
             title = label or LABELS.get(method.name, "")
-            return MethodPart(name=method.name, label=title, settings=own)
+            return MethodPart(name=method.name, label=title, settings=found)
         token = reference_to(methods.METHODS, method, label=label or method.name)
         return MethodPart(name=token, label=label or method.name)
     name = reference_to(methods.METHODS, method, label=label)
+    if is_object(name):  # a function or class that no module has
+        return _row(label or method.__name__, method(**(settings or {})))
     known = methods.find(name).name
     return MethodPart(
         name=name if MARK in name else known,
@@ -336,65 +347,43 @@ def _as_settings(method: Method) -> dict[str, Any] | None:
 
 def _changed(recipe: Recipe, given: Description) -> Recipe:
     """The recipe with what is given in place of its own; epsilon replaces a noise multiplier."""
-    replaced = {"epsilon": "noise_multiplier", "epochs": "steps"}
-    names = {"batch": "expected_batch_size"}
-    budget: dict[str, Any] = recipe.budget.model_dump(mode="json")
-    update: dict[str, Any] = {}
-    own: list[str] = []
-    for name in ("epsilon", "delta", "epochs", "batch", "accountant"):
-        if name in given:
-            value: Any = given[name]
-            if name == "epsilon" and not isinstance(value, int | float):
-                update["epsilons"] = tuple(value) if len(value) > 1 else ()
-                value = sorted(value)[len(value) // 2]
-            field = names.get(name, name)
-            budget |= {replaced.get(name, field): None} if name in replaced else {}
-            budget[field] = value
-            own.append(field)
-    fields = recipe.model_dump(mode="json") | {"budget": budget} | update
-    for row in fields["methods"]:
-        row.update(dict.fromkeys(set(own) & {"epochs", "expected_batch_size", "epsilon"}))
-    if "seeds" in given:
-        seeds = given["seeds"]
-        fields["seeds"] = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    if "noise" in given:
-        fields["noise"] = given["noise"]
-    if "trials" in given:
-        fields["tune"]["trials"] = given["trials"]
+    fields: dict[str, Any] = recipe.model_dump(mode="json")
+    chosen = [given["method"]] if "method" in given else given.get("methods", recipe.methods)
+    rows = [(_row_of(recipe, one) or _row("", one)).model_dump(mode="json") for one in list(chosen)]
+    if "settings" in given:
+        rows[0]["settings"] |= given["settings"]
+    epsilons = _put(given, fields["budget"])
+    if "epsilon" in given:
+        fields["epsilons"] = epsilons
+    dropped = {
+        field for name, field in _OWN.items() if name in given
+    }  # which rows had of their own
     if "optimizer" in given or "learning_rate" in given:
-        fields["optimizer"] |= _optimizer_change(given, recipe)
-        for row in fields["methods"]:
-            row.update({"learning_rate": None, "optimizer": None})
-    if "method" in given:
-        row = row_of(recipe, given["method"]) or _row("", given["method"])
-        changed = {
-            **row.model_dump(mode="json"),
-            "settings": {**row.settings, **given.get("settings", {})},
-        }
-        changed.update(dict.fromkeys(set(own) & {"epochs", "expected_batch_size", "epsilon"}))
-        if "optimizer" in given or "learning_rate" in given:
-            changed.update({"learning_rate": None, "optimizer": None})
-        fields |= {"methods": [changed], "baseline": None}
-    return Recipe.of(fields)
+        dropped |= {"learning_rate", "optimizer"}
+        name = reference_to(OPTIMIZERS, given.get("optimizer", recipe.optimizer.name))
+        if name != recipe.optimizer.name:
+            fields["optimizer"] |= {"name": name, "options": {}}
+        if "learning_rate" in given:
+            fields["optimizer"]["learning_rate"] = given["learning_rate"]
+    if "trials" in given:
+        fields["tune"] |= {"before_comparing": given["trials"] > 0}
+        fields["tune"] |= {"trials": given["trials"]} if given["trials"] else {}
+    if "seeds" in given:
+        fields["seeds"] = _seeds(given["seeds"])
+    fields["noise"] = given.get("noise", recipe.noise)
+    for row in rows:
+        row.update(dict.fromkeys(dropped))
+    made = Recipe.of({**fields, "methods": rows, "baseline": None})
+    kept = recipe.baseline in [row.title for row in made.methods]
+    return made.model_copy(update={"baseline": recipe.baseline if kept else None})
 
 
-def _optimizer_change(given: Description, recipe: Recipe) -> dict[str, Any]:
-    change: dict[str, Any] = {}
-    if "optimizer" in given:
-        name = reference_to(OPTIMIZERS, given["optimizer"])
-        change |= {"name": name} | ({} if name == recipe.optimizer.name else {"options": {}})
-    if "learning_rate" in given:
-        change["learning_rate"] = given["learning_rate"]
-    return change
-
-
-def row_of(recipe: Recipe, name: Any) -> MethodPart | None:
-    """One of a recipe's rows, by title or by the method's name; None if there is none."""
-    if not isinstance(name, str):
-        return None
-    by_name = {_folded(part.name): part for part in reversed(recipe.methods)}
-    by_name |= {_folded(part.title): part for part in recipe.methods}
-    return by_name.get(_folded(name))
+def _row_of(recipe: Recipe, method: Any) -> MethodPart | None:
+    if isinstance(method, str):
+        by_name = {_folded(part.name): part for part in reversed(recipe.methods)}
+        by_name |= {_folded(part.title): part for part in recipe.methods}
+        return by_name.get(_folded(method))
+    return method if isinstance(method, MethodPart) else None
 
 
 def _folded(name: str) -> str:

@@ -11,10 +11,10 @@ from typing import Any, Unpack
 from plumbline.diagnostics import Probe, Verdict
 from plumbline.experiments.compatibility import check_fits
 from plumbline.experiments.loading import load_data
-from plumbline.experiments.recipe import MethodPart, ProbePart, Recipe, RecipeError
+from plumbline.experiments.recipe import ProbePart, Recipe, RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run, started
-from plumbline.instruments.describing import METHOD, Description, recipe_of, row_of
+from plumbline.instruments.describing import METHOD, Description, recipe_of, row_named
 from plumbline.instruments.training import Trained, load, spec_of
 from plumbline.report.choosing import diagnosis
 from plumbline.report.reading import Study, read
@@ -125,18 +125,6 @@ def _title(study: Study, method: Any) -> str:
     with_readings = study.measured("bias")
     private = [title for title in with_readings or study.titles if title in study.private]
     return (private or with_readings or study.titles)[0]
-
-
-def row_named(recipe: Recipe, method: Any) -> MethodPart:
-    """One of a recipe's rows by title or name; the first private one if None."""
-    if method is None:
-        private = [row for row in recipe.methods if row.build().private]
-        return (private or list(recipe.methods))[0]
-    row = row_of(recipe, method)
-    if row is None:
-        names = ", ".join(one.title for one in recipe.methods)
-        raise RecipeError(f"'{recipe.name}' has no method {method!r}; it has {names}.")
-    return row
 
 
 def _probed(recipe: Recipe, steps: int | None, records: int, measure: Any) -> Recipe:

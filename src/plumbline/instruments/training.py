@@ -16,7 +16,7 @@ from plumbline.experiments.compatibility import check_fits
 from plumbline.experiments.files import ENCODING, RESULT, FileError, read_json
 from plumbline.experiments.recipe import Recipe
 from plumbline.experiments.run_result import RunResult, read_model, read_result
-from plumbline.experiments.run_spec import RunSpec, is_run, read_spec
+from plumbline.experiments.run_spec import RunSpec, read_spec, runs_in
 from plumbline.experiments.running import run
 from plumbline.instruments.describing import METHOD, Description, recipe_of
 from plumbline.training.without_trace import evaluating
@@ -143,14 +143,8 @@ def only_run(folder: Path) -> Path:
     Raises:
         FileError: If there is none, or more than one.
     """
-    if not folder.is_dir():
-        raise FileError(f"There is no folder {folder}; give the folder of a run.")
-    if is_run(folder):
-        return folder
-    runs = [one for one in sorted(folder.iterdir()) if one.is_dir() and is_run(one)]
+    runs = runs_in(folder)
     if len(runs) > 1:
         names = ", ".join(one.name for one in runs[:3])
         raise FileError(f"{folder} has {len(runs)} runs; give the folder of one, such as {names}.")
-    if not runs:
-        read_spec(folder)  # which says what is missing
     return runs[0]

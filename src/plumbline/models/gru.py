@@ -17,7 +17,6 @@ from plumbline.models.standardisation import standardise
 @model("imdb-gru")
 def imdb_gru(
     *,
-    embeddings: Tensor | None = None,
     features: int = 100,
     hidden: int = 64,
     classes: int = 2,
@@ -28,9 +27,8 @@ def imdb_gru(
     """A GRU whose last hidden state goes to a linear layer: 32,002 trainable parameters.
 
     Args:
-        embeddings: Word vectors ``[V, features]``, frozen: the network then takes tokens
-            ``[B, T]``. Without them it takes the vectors themselves, ``[B, T, features]``.
-        features: The length of a word vector, if there are no ``embeddings``.
+        features: The length of a word vector: records are ``[T, features]``, as those of "imdb"
+            with ``vectors``.
         hidden: The length of the hidden state.
         classes: The number of logits, ``[B, classes]``.
         normalised: The paper's enhancement: both of the following, unless they are given.
@@ -38,8 +36,7 @@ def imdb_gru(
         normalise_hidden: Standardise those from the hidden state.
     """
     return GRU(
-        embeddings,
-        features if embeddings is None else embeddings.shape[1],
+        features,
         hidden,
         classes,
         normalise_input=normalised if normalise_input is None else normalise_input,
@@ -52,7 +49,6 @@ class GRU(nn.Module):
 
     def __init__(
         self,
-        embeddings: Tensor | None,
         features: int,
         hidden: int,
         classes: int,
@@ -61,9 +57,6 @@ class GRU(nn.Module):
         normalise_hidden: bool,
     ) -> None:
         super().__init__()
-        self.embedding: nn.Embedding | None = None
-        if embeddings is not None:
-            self.embedding = nn.Embedding.from_pretrained(embeddings)  # type: ignore[no-untyped-call]
         self.from_input = nn.Linear(features, 3 * hidden)
         self.from_hidden = nn.Linear(hidden, 3 * hidden)
         self.head = nn.Linear(hidden, classes)
@@ -71,9 +64,7 @@ class GRU(nn.Module):
         self.normalise_hidden = normalise_hidden
 
     def forward(self, words: Tensor) -> Tensor:
-        """Tokens ``[B, T]``, or word vectors ``[B, T, features]``, to logits ``[B, classes]``."""
-        if self.embedding is not None:
-            words = self.embedding(words)
+        """Word vectors ``[B, T, features]`` to logits ``[B, classes]``."""
         given = self.from_input(words)  # all steps at once: they do not depend on each other
         if self.normalise_input:
             given = standardise(given)

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from plumbline.models.registry import model
 from plumbline.models.standardisation import WeightStandardisation, parametrised, standardise
+from plumbline.registry import check_options
 
 GROUPS = 4
 WIDTHS = (16, 32, 64)
@@ -103,6 +104,7 @@ def resnet_20_batch_norm(
 def _network(
     depth: int, classes: int, in_channels: int, enhanced: bool, flags: dict[str, Any]
 ) -> nn.Module:
+    check_options(f"The network 'resnet-{depth}'", Normalisation, flags)
     return ResNet(depth, classes, in_channels, replace(ENHANCED if enhanced else ORIGINAL, **flags))
 
 

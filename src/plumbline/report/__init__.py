@@ -5,11 +5,11 @@
 """
 
 from plumbline.report.choosing import diagnosis
+from plumbline.report.page import write
 from plumbline.report.reading import Study, read
 from plumbline.report.saving import figure, figure_names, save
 from plumbline.report.section import Figure
 from plumbline.report.verdict import words
-from plumbline.report.writing import write
 
 __all__ = [
     "Figure",

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from plumbline.diagnostics import Bias, ErrorParts, Evidence, Verdict, verdict
-from plumbline.formats import finite
-from plumbline.report.measured import Bend, at, bend, mean
+from plumbline.report.measured import Bend, bend, mean, mean_reading
 from plumbline.report.reading import Study
 
 
@@ -70,14 +67,11 @@ def diagnosis(study: Study, title: str) -> Verdict | None:
 
 def direction_risk(study: Study, title: str) -> dict[str, float]:
     """Each group's R_dir, the mean over all readings; empty where it was not measured."""
-    found: dict[str, float] = {}
-    rows = [row for run in study.runs[title] for row in run.readings]
-    for group in study.groups:
-        values = [finite(at(row, "excessive_risk", group, "direction")) for row in rows]
-        known = [value for value in values if value is not None]
-        if known:
-            found[group] = math.fsum(known) / len(known)
-    return found
+    found = {
+        group: mean_reading(study, title, "excessive_risk", group, "direction")
+        for group in study.groups
+    }
+    return {group: value for group, value in found.items() if value is not None}
 
 
 def accuracy(study: Study, title: str) -> float | None:

@@ -77,6 +77,12 @@ def group_keys(groups: Sequence[str]) -> list[Key]:
     return [Key(g, group_colour(i), marks.get(i, "dot")) for i, g in enumerate(groups)]
 
 
+def offsets(names: Sequence[str]) -> dict[str, float]:
+    """How far below or above a method's place each mark stands, for marks of several names."""
+    gap = min(0.22, 0.66 / max(1, len(names)))
+    return {name: gap * (place - (len(names) - 1) / 2) for place, name in enumerate(names)}
+
+
 def axis(title: str = "", **options: Any) -> dict[str, Any]:
     """An axis of the page's look, without what takes plotly a second layout.
 
@@ -94,64 +100,70 @@ def axis(title: str = "", **options: Any) -> dict[str, Any]:
     }
 
 
-def categories(titles: Sequence[str], **options: Any) -> dict[str, Any]:
-    """A vertical axis of names, the first on top; marks stand at 0, 1, 2..."""
-    return axis(
+def by_name(titles: Sequence[str], across: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The layout of a figure whose vertical axis has names, the first on top, at 0, 1, 2...
+
+    ``across`` is the horizontal axis.
+    """
+    names = axis(
         tickvals=list(range(len(titles))),
         ticktext=[label(title) for title in titles],
         range=[len(titles) - 0.45, -0.55],
         showgrid=False,
-        **options,
     )
-
-
-def margins(titles: Sequence[str], *, on_top: bool = False) -> dict[str, Any]:
-    """The margins of a figure whose vertical axis has these names."""
     longest = max(len(row) for title in titles for row in _lines(title, LABEL))
-    return {"l": 16 + round(7.4 * longest), "r": 16} | (
-        {"t": 52, "b": 10} if on_top else {"t": 10, "b": 46}
-    )
+    ends = {"t": 52, "b": 10} if across.get("side") == "top" else {"t": 10, "b": 46}
+    margin = {"l": 16 + round(7.4 * longest), "r": 16, **ends}
+    return {"xaxis": across, "yaxis": names, "margin": margin, "hovermode": "closest", **more}
+
+
+def trace(name: str, x: Sequence[Any], y: Sequence[Any], hover: str, **more: Any) -> dict[str, Any]:
+    """What a trace of a name has, whatever its kind; ``hover`` is what the pointer shows."""
+    shown = {"name": label(name, 40), "legendgroup": name, "hovertemplate": hover}
+    return {"type": "scatter", "x": list(x), "y": list(y), **shown, **more}
+
+
+def marks(
+    name: str, x: Sequence[Any], y: Sequence[Any], tint: str, hover: str, **marker: Any
+) -> dict[str, Any]:
+    """Points."""
+    look = {"color": tint, "size": 11, **marker}
+    return trace(name, x, y, hover, mode="markers", marker=look)
+
+
+def path(
+    name: str, x: Sequence[Any], y: Sequence[Any], tint: str, hover: str, **line: Any
+) -> dict[str, Any]:
+    """A line through points."""
+    return trace(name, x, y, hover, mode="lines", line={"color": tint, "width": 2, **line})
+
+
+def bars(
+    name: str, x: Sequence[Any], y: Sequence[Any], tint: str, hover: str, **more: Any
+) -> dict[str, Any]:
+    """Bars."""
+    return trace(name, x, y, hover, **{"type": "bar", "marker": {"color": tint}, **more})
 
 
 def band(
-    steps: Sequence[float], low: Sequence[float], high: Sequence[float], fill: str
+    steps: Sequence[float], low: Sequence[float], high: Sequence[float], fill: str, name: str = ""
 ) -> dict[str, Any]:
     """The area between two curves over the same steps."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [*steps, *reversed(steps)],
-        "y": [*high, *reversed(low)],
-        "fill": "toself",
-        "fillcolor": fill,
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-    }
+    x, y = [*steps, *reversed(steps)], [*high, *reversed(low)]
+    look = {"fill": "toself", "fillcolor": fill, "hoverinfo": "skip"}
+    return {**path(name, x, y, fill, "", width=0), **look}
 
 
 def line(
-    name: str, curve: Curve, colour: str, *, dash: str = "solid", hover: str = ".4g", key: str = ""
+    name: str, curve: Curve, colour: str, *, dash: str = "solid", hover: str = ".4g"
 ) -> list[dict[str, Any]]:
     """A curve: its mean as a line, the range over seeds as a band where there is one."""
-    group = key or name
-    traces: list[dict[str, Any]] = []
-    if any(low < high for low, high in zip(curve.low, curve.high, strict=True)):
-        shade = band(curve.steps, curve.low, curve.high, f"{colour}/15")
-        traces.append({**shade, "legendgroup": group})
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "lines+markers" if len(curve.steps) < 12 else "lines",
-            "name": label(name, 40),
-            "x": curve.steps,
-            "y": curve.mean,
-            "line": {"color": colour, "width": 2.5, "dash": dash},
-            "marker": {"color": colour, "size": 6},
-            "hovertemplate": f"%{{y:{hover}}}",
-            "legendgroup": group,
-        }
-    )
-    return traces
+    drawn = path(name, curve.steps, curve.mean, colour, f"%{{y:{hover}}}", width=2.5, dash=dash)
+    if len(curve.steps) < 12:
+        drawn |= {"mode": "lines+markers", "marker": {"color": colour, "size": 6}}
+    if all(low == high for low, high in zip(curve.low, curve.high, strict=True)):
+        return [drawn]
+    return [band(curve.steps, curve.low, curve.high, f"{colour}/15", name), drawn]
 
 
 def rule(value: float, *, along: str = "x", text: str = "") -> dict[str, Any]:

@@ -16,7 +16,7 @@ from scipy import stats
 
 from plumbline.fairness import Estimate, Undefined
 from plumbline.formats import finite
-from plumbline.report.reading import Run
+from plumbline.report.reading import Run, Study
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,13 @@ def curve(
         [min(values) for values in ordered.values()],
         [max(values) for values in ordered.values()],
     )
+
+
+def mean_reading(study: Study, title: str, *path: str) -> float | None:
+    """A number's mean over all readings of a method, if it was measured."""
+    rows = (row for run in study.runs[title] for row in run.readings)
+    known = [value for row in rows if (value := finite(at(row, *path))) is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def at(value: Any, *path: str) -> Any:

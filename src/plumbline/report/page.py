@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import html
 import json
+import os
 from collections.abc import Iterable, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
+from plumbline import durable
 from plumbline.diagnostics import NOT_COVERED
 from plumbline.formats import degrees, finite, number, percent, points
 from plumbline.mechanism.rounding import rounded_up
@@ -19,8 +22,7 @@ from plumbline.report import verdict
 from plumbline.report.bundle import plotly
 from plumbline.report.choosing import best, reference
 from plumbline.report.measured import bend, mean
-from plumbline.report.notes import NOTES
-from plumbline.report.reading import Study
+from plumbline.report.reading import Study, read
 from plumbline.report.saving import saved
 from plumbline.report.section import Figure, Grid, Html, Key, Part, Section, Tabs
 from plumbline.report.sections import SECTIONS
@@ -34,6 +36,35 @@ _ICON = (
     "d='M16 2v15' stroke='%230072B2' stroke-width='3'/%3E%3Cpath d='M10 17h12l-6 13z' "
     "fill='%23D55E00'/%3E%3C/svg%3E"
 )
+VERDICT = Section(
+    "verdict",
+    "The verdict",
+    "",
+    note="Each sentence repeats the numbers it rests on. The cost of privacy is the accuracy of "
+    "the non-private run minus that of the private one, seed by seed (paper 004, Eq. 1). The share "
+    "that other settings win back compares two rows of the same method. What clipping did is the "
+    "median over the readings; its causes and thresholds are those of "
+    "plumbline.diagnostics.verdict.",
+    more="docs/clipping-or-noise.md",
+)
+FILE = "report.html"
+
+
+def write(folder: str | os.PathLike[str], path: str | os.PathLike[str] | None = None) -> Path:
+    """Writes the page of a comparison or a run, and returns where.
+
+    Args:
+        folder: As ``compare`` or ``train`` left it behind.
+        path: Where to; ``report.html`` in the folder by default.
+
+    Raises:
+        ValueError: If there is no finished run in the folder.
+    """
+    text = page(read(folder))
+    target = Path(folder) / FILE if path is None else Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    durable.write(target, text.encode("utf-8"))
+    return target
 
 
 def page(study: Study) -> str:
@@ -41,7 +72,7 @@ def page(study: Study) -> str:
     sections = [section for make in SECTIONS if (section := make(study)) is not None]
     figures: dict[str, Any] = {}
     body = "".join(_section(section, figures) for section in sections)
-    heads = [("verdict", "The verdict"), *((one.name, one.title) for one in sections)]
+    heads = [(one.name, one.title) for one in (VERDICT, *sections)]
     kinds = {trace["type"] for figure in figures.values() for trace in figure["data"]}
     title = html.escape(study.recipe.name)
     return f"""<!doctype html>
@@ -68,7 +99,7 @@ def page(study: Study) -> str:
 <main>
 {_hero(study)}
 {body}
-{_notes([name for name, _ in heads])}
+{_notes([VERDICT, *sections])}
 <footer><p>Made by Plumbline from the runs in its folder. Nothing on this page was fetched, and
 nothing is sent.</p></footer>
 </main>
@@ -268,13 +299,13 @@ def _how(name: str) -> str:
     return f'<a class="how" href="#note-{name}">How to read this</a>'
 
 
-def _notes(names: Sequence[str]) -> str:
+def _notes(sections: Sequence[Section]) -> str:
     items = "".join(
-        f'<div class="note" id="note-{name}"><h3>{html.escape(NOTES[name].title)}</h3>'
-        f'<p>{html.escape(NOTES[name].text)} <span class="more">More in '
-        f"<code>{html.escape(NOTES[name].page)}</code>. "
-        f'<a href="#{name}">Back to it</a></span></p></div>'
-        for name in names
+        f'<div class="note" id="note-{one.name}"><h3>{html.escape(one.title)}</h3>'
+        f'<p>{html.escape(one.note)} <span class="more">More in '
+        f"<code>{html.escape(one.more)}</code>. "
+        f'<a href="#{one.name}">Back to it</a></span></p></div>'
+        for one in sections
     )
     return f"""<section id="notes"><h2>How to read this page</h2>
 <p class="sentence">Epsilon covers what a run releases: its model, and nothing else on this page

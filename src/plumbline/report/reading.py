@@ -69,10 +69,10 @@ class Study:
     folder: Path
     left_out: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def titles(self) -> list[str]:
         """The methods' titles at the budget's epsilon, rows of one method beside each other."""
-        shown = [title for title in self.runs if self.part(title).epsilon is None]
+        shown = [t for t in self.runs if self.single or self.part(t).epsilon is None]
         order = list(dict.fromkeys(self.base(title) for title in shown))
         return sorted(shown, key=lambda title: order.index(self.base(title)))
 
@@ -81,7 +81,7 @@ class Study:
         """The epsilons at which methods were run, ascending; empty where there is one."""
         return sorted({*self.recipe.epsilons, self.recipe.budget.epsilon or 0.0} - {0.0})
 
-    @property
+    @cached_property
     def private(self) -> list[str]:
         """The titles of the methods that have a guarantee."""
         return [title for title in self.titles if math.isfinite(self.row(title).epsilon)]
@@ -98,12 +98,7 @@ class Study:
         budget = self.recipe.budget
         if self.single:
             return None
-        return total_cost(
-            self.folder,
-            delta=budget.delta,
-            accountant=budget.accountant,
-            relation=budget.relation,
-        )
+        return total_cost(self.folder, delta=budget.delta, relation=budget.relation)
 
     @property
     def seeds(self) -> int:
@@ -122,9 +117,13 @@ class Study:
         }
         return dict(sorted(found.items()))
 
+    @cached_property
+    def _parts(self) -> dict[str, MethodPart]:
+        return {row.title: row for row in self.recipe.rows}
+
     def part(self, title: str) -> MethodPart:
         """A row of the recipe."""
-        return next(row for row in self.recipe.rows if row.title == title)
+        return self._parts[title]
 
     def spec(self, title: str) -> RunSpec:
         """The row's first run, which knows what it has instead of the recipe's."""

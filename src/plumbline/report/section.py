@@ -97,11 +97,14 @@ class Section:
     """A section of the page.
 
     Attributes:
-        name: Its id, and the name of its note on how it is read.
+        name: Its id.
         title: Its heading.
         sentence: What it says or shows.
         parts: What is in it.
         not_covered: Why epsilon does not cover it; None where it does, or where it shows no data.
+        note: How it is read: what to know before drawing a conclusion. ``docs/report.md`` has a
+            heading of the same title.
+        more: The page of the documentation that says more.
     """
 
     name: str
@@ -109,8 +112,5 @@ class Section:
     sentence: str
     parts: Sequence[Part] = field(default_factory=tuple)
     not_covered: str | None = None
-
-    @property
-    def covered(self) -> bool:
-        """Whether nothing in it is outside the guarantee."""
-        return self.not_covered is None
+    note: str = ""
+    more: str = "docs/report.md"

@@ -11,12 +11,12 @@ import torch
 
 from plumbline.experiments import papers, recipes
 from plumbline.experiments.recipe import RecipeError
-from plumbline.experiments.studies import STUDIES, Measured, Measurements, benchmark
+from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements, benchmark
 from plumbline.experiments.studies.symmetry_over_training import asymmetry
 
 
 def measured(study: str, settings: dict[str, Any], folder: Path) -> Measurements:
-    return STUDIES[study](settings, folder, 1, None)
+    return STUDIES[study](Job(settings, folder, 1))
 
 
 def test_a_measured_number_has_the_standard_error_of_its_mean() -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from plumbline.experiments import run_spec, running
 from plumbline.experiments.files import FileError
+from plumbline.experiments.run_spec import runs_in
 from plumbline.experiments.verification import (
     CONFIRMED,
     CONTRADICTED,
     UNKNOWN,
     Verification,
-    runs_in,
     verify,
 )
 from plumbline.mechanism.ledger import Ledger

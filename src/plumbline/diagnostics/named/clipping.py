@@ -16,9 +16,7 @@ from plumbline.diagnostics.base import Sample, norm
 from plumbline.diagnostics.bias import (
     BiasByGroup,
     ErrorParts,
-    PenaltyBound,
     error_parts,
-    penalty_bound,
 )
 from plumbline.diagnostics.bias import bias as bias_of
 from plumbline.diagnostics.bias import bias_by_batch_size as bias_at_sizes
@@ -52,13 +50,7 @@ def bias_by_batch_size(look: Look) -> dict[str, Any]:
 @diagnostic
 def errors(look: Look) -> ErrorParts:
     """The expected squared error of a released gradient: clipping, noise, sampling."""
-    return error_parts(look.sample)
-
-
-@diagnostic
-def penalty(look: Look) -> PenaltyBound:
-    """Both sides of Lemma 3 of paper 000."""
-    return penalty_bound(look.sample)
+    return error_parts(look.sample, look.private.plan.sampling_rate)
 
 
 @diagnostic

@@ -8,6 +8,6 @@ from plumbline.experiments.studies import (  # noqa: F401
     symmetry_over_training,
     two_minima,
 )
-from plumbline.experiments.studies.base import STUDIES, Measured, Measurements, study
+from plumbline.experiments.studies.base import STUDIES, Job, Measured, Measurements, study
 
-__all__ = ["STUDIES", "Measured", "Measurements", "study"]
+__all__ = ["STUDIES", "Job", "Measured", "Measurements", "study"]

@@ -1,4 +1,4 @@
-"""What a study is: a function from settings to measurements, by name."""
+"""What a study is: a function from a job, with its settings, to measurements; by name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
+from plumbline.data import Splits
+from plumbline.experiments.loading import load_data
 from plumbline.experiments.pool import OnProgress
+from plumbline.experiments.recipe import Recipe, RecipeError, SettingsPart, wrong_fields
+from plumbline.experiments.run_spec import RunSpec
+from plumbline.experiments.running import started
+from plumbline.training import Private
+
+Kind = TypeVar("Kind", bound=SettingsPart)
 
 
 @dataclass(frozen=True)
@@ -58,15 +68,54 @@ class Measurements:
     notes: tuple[str, ...] = ()
 
 
-Study = Callable[[dict[str, Any], Path, int | None, OnProgress | None], Measurements]
+@dataclass(frozen=True)
+class Job:
+    """What a study is given.
+
+    Attributes:
+        settings: Of its own.
+        folder: Where runs and readings are kept.
+        workers: How many runs at a time.
+        on_progress: Called with a `Progress` now and then.
+    """
+
+    settings: dict[str, Any]
+    folder: Path
+    workers: int | None = None
+    on_progress: OnProgress | None = None
+
+    def checked(self, kind: type[Kind]) -> Kind:
+        """The settings as a part.
+
+        Raises:
+            RecipeError: Naming the field, and what is wrong with it.
+        """
+        try:
+            return kind.model_validate(self.settings)
+        except ValidationError as error:
+            raise RecipeError(wrong_fields(error, "the study's settings")) from None
+
+
+Study = Callable[[Job], Measurements]
 STUDIES: dict[str, Study] = {}
 
 
 def study(name: str) -> Callable[[Study], Study]:
-    """Registers a study: of (settings, folder for runs, workers, on_progress)."""
+    """Registers a study."""
 
     def register(make: Study) -> Study:
         STUDIES[name] = make
         return make
 
     return register
+
+
+def first_run(recipe: Recipe, seed: int) -> tuple[Private, Splits]:
+    """A recipe's first row as a run in memory before its first step, and its data.
+
+    For studies that look at it more closely than a probe. Nothing is written, and no ledger is
+    kept: what comes of it is a figure, not a model.
+    """
+    spec = RunSpec(recipe, recipe.methods[0], seed)
+    splits = load_data(spec)
+    return started(spec, splits), splits

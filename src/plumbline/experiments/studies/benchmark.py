@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import RecipeError, SettingsPart
 from plumbline.experiments.recipes import folder as recipes_folder
-from plumbline.experiments.studies.base import Measured, Measurements, study
-from plumbline.experiments.studies.settings import checked
+from plumbline.experiments.studies.base import Job, Measured, Measurements, study
 
 
 class BenchmarkPart(SettingsPart):
@@ -35,11 +32,9 @@ def results() -> Path:
 
 
 @study("benchmark")
-def benchmark(
-    settings: dict[str, Any], folder: Path, workers: int | None, on_progress: OnProgress | None
-) -> Measurements:
+def benchmark(job: Job) -> Measurements:
     """The median ratio of each method's step time to DP-SGD's."""
-    part = checked(BenchmarkPart, settings)
+    part = job.checked(BenchmarkPart)
     path = results()
     if not path.is_file():
         raise RecipeError(

@@ -10,18 +10,14 @@ equal weights of the mixture's components, its batches of 128, and how long.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from plumbline.clipping import Flat
-from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import SettingsPart
-from plumbline.experiments.studies.base import Measured, Measurements, study
-from plumbline.experiments.studies.settings import checked
+from plumbline.experiments.studies.base import Job, Measured, Measurements, study
 
 REPETITIONS = 20
 SCALES = (0.0, 5.0, 10.0)  # k; 0 is flat clipping
@@ -47,11 +43,9 @@ class ExamplesPart(SettingsPart):
 
 
 @study("examples")
-def examples(
-    settings: dict[str, Any], folder: Path, workers: int | None, on_progress: OnProgress | None
-) -> Measurements:
+def examples(job: Job) -> Measurements:
     """The distance from the optimum at the end of each example, for each k."""
-    part = checked(ExamplesPart, settings)
+    part = job.checked(ExamplesPart)
     found: dict[str, Measured] = {}
     for name, targets in EXAMPLES.items():
         ends = positions(targets, steps=part.steps, seed=part.seed)

@@ -6,32 +6,30 @@ Diagnostics that a recipe's probe reads along the way are means over the reading
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from plumbline.experiments.comparing import ComparisonTable, MethodRow, compare
-from plumbline.experiments.pool import OnProgress
+from plumbline.experiments.files import read_rows
+from plumbline.experiments.probing import DIAGNOSTICS
 from plumbline.experiments.recipe import Recipe
-from plumbline.experiments.studies.base import Measured, Measurements, study
+from plumbline.experiments.studies.base import Job, Measured, Measurements, study
 from plumbline.fairness import Estimate, Undefined
 
 _SHARES = ("accuracy", "balanced accuracy")
 
 
 @study("comparison")
-def comparison(
-    settings: dict[str, Any], folder: Path, workers: int | None, on_progress: OnProgress | None
-) -> Measurements:
+def comparison(job: Job) -> Measurements:
     """The table of a recipe.
 
     ``pair`` beside its fields names the two groups whose costs are compared, where there are more.
     """
-    fields = {key: value for key, value in settings.items() if key != "pair"}
-    table = compare(Recipe.of(fields), folder, workers=workers, on_progress=on_progress)
-    return measurements(table, folder, settings.get("pair"))
+    fields = {key: value for key, value in job.settings.items() if key != "pair"}
+    table = compare(Recipe.of(fields), job.folder, workers=job.workers, on_progress=job.on_progress)
+    return measurements(table, job.folder, job.settings.get("pair"))
 
 
 def measurements(
@@ -87,12 +85,9 @@ def _probed(row: MethodRow, folder: Path) -> Iterator[tuple[str, Measured]]:
 
 
 def _means(run: Path) -> dict[str, float]:
-    path = run / "diagnostics.jsonl"
-    if not path.is_file():
-        return {}
     sums: dict[str, list[float]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        for key, value in _numbers(json.loads(line)):
+    for row in read_rows(run / DIAGNOSTICS):
+        for key, value in _numbers(row):
             sums.setdefault(key, []).append(value)
     return {key: sum(values) / len(values) for key, values in sums.items()}
 

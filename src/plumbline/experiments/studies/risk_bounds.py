@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,11 +23,8 @@ from plumbline.diagnostics import (
     sample_of,
     spectrum,
 )
-from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import Recipe, RecipeError, SettingsPart
-from plumbline.experiments.studies.base import Measurements, over_runs, study
-from plumbline.experiments.studies.one_run import first_run
-from plumbline.experiments.studies.settings import checked
+from plumbline.experiments.studies.base import Job, Measurements, first_run, over_runs, study
 from plumbline.results import Number, Undefined
 from plumbline.training import Private
 
@@ -52,18 +48,16 @@ class RiskBoundsPart(SettingsPart):
 
 
 @study("risk-bounds")
-def risk_bounds(
-    settings: dict[str, Any], folder: Path, workers: int | None, on_progress: OnProgress | None
-) -> Measurements:
+def risk_bounds(job: Job) -> Measurements:
     """Gaps and bounds: means, and the reading where each bound is nearest to failing."""
-    part = checked(RiskBoundsPart, settings)
+    part = job.checked(RiskBoundsPart)
     recipe = Recipe.of(part.recipe)
     by_seed = []
     for seed in recipe.seeds:
         readings = list(_readings(recipe, part, seed))
         if not readings:
             raise RecipeError(f"every is {part.every}, longer than the run: there is no reading.")
-        own = folder / f"seed{seed}"
+        own = job.folder / f"seed{seed}"
         own.mkdir(parents=True, exist_ok=True)
         lines = "".join(json.dumps(row) + "\n" for row in readings)
         (own / READINGS).write_text(lines, encoding="utf-8")
@@ -95,7 +89,7 @@ def _summary(readings: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _readings(recipe: Recipe, part: RiskBoundsPart, seed: int) -> Iterator[dict[str, float]]:
-    _, private, splits = first_run(recipe, seed)
+    private, splits = first_run(recipe, seed)
     features = splits.train.sensitive_features
     if features is None or len(splits.groups) != 2:
         raise RecipeError(f"The bounds are for two groups; {splits.name} has {splits.groups}.")

@@ -18,12 +18,9 @@ from torch import Tensor
 
 from plumbline.diagnostics import NOT_COVERED, Look, Probe, projections, symmetry
 from plumbline.experiments.files import append_row, kept_rows
-from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.probing import DIAGNOSTICS
 from plumbline.experiments.recipe import Recipe, SettingsPart
-from plumbline.experiments.studies.base import Measurements, over_runs, study
-from plumbline.experiments.studies.one_run import first_run
-from plumbline.experiments.studies.settings import checked
+from plumbline.experiments.studies.base import Job, Measurements, first_run, over_runs, study
 from plumbline.results import Undefined
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
@@ -47,15 +44,13 @@ class SymmetryPart(SettingsPart):
 
 
 @study("symmetry")
-def symmetry_over_training(
-    settings: dict[str, Any], folder: Path, workers: int | None, on_progress: OnProgress | None
-) -> Measurements:
+def symmetry_over_training(job: Job) -> Measurements:
     """Asymmetry before and along training; the rows are epochs."""
-    part = checked(SymmetryPart, settings)
+    part = job.checked(SymmetryPart)
     recipe = Recipe.of(part.recipe)
     found: dict[str, list[float]] = {}
     for seed in recipe.seeds:
-        for epoch, numbers in _trained(recipe, part, seed, folder / f"seed{seed}").items():
+        for epoch, numbers in _trained(recipe, part, seed, job.folder / f"seed{seed}").items():
             for metric, value in numbers.items():
                 found.setdefault(f"epoch {epoch} / {metric}", []).append(value)
     return Measurements(
@@ -77,7 +72,7 @@ def _trained(
     recipe: Recipe, part: SymmetryPart, seed: int, folder: Path
 ) -> dict[int, dict[str, float]]:
     """What was found at the end of each epoch that was looked at, after 0 before training."""
-    _, private, splits = first_run(recipe, seed)
+    private, splits = first_run(recipe, seed)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / DIAGNOSTICS
     kept_rows(path, -1, head=[{"label": NOT_COVERED}])

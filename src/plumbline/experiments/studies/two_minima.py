@@ -7,17 +7,13 @@ minimum, with the same noise in each step.
 from __future__ import annotations
 
 import math
-from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import Field
 
 from plumbline.diagnostics import NoisyStep, descend_two_minima
-from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import SettingsPart
-from plumbline.experiments.studies.base import Measurements, over_runs, study
-from plumbline.experiments.studies.settings import checked
+from plumbline.experiments.studies.base import Job, Measurements, over_runs, study
 from plumbline.results import Undefined
 
 CENTRES = {"flat": (2.5, 2.5), "sharp": (7.5, 7.5)}
@@ -42,11 +38,9 @@ class TwoMinimaPart(SettingsPart):
 
 
 @study("two-minima")
-def two_minima_study(
-    settings: dict[str, Any], folder: Path, workers: int | None, on_progress: OnProgress | None
-) -> Measurements:
+def two_minima_study(job: Job) -> Measurements:
     """For each minimum: sharpness, how far noise moves the next gradient, and how they agree."""
-    part = checked(TwoMinimaPart, settings)
+    part = job.checked(TwoMinimaPart)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in CENTRES}
     for repetition in range(part.repetitions):
         angle = 2 * math.pi * repetition / part.repetitions

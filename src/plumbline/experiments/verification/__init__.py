@@ -1,7 +1,7 @@
 """Verification of runs: what a folder claims, and what its ledger and files confirm of it."""
 
 from plumbline.experiments.verification.checks import CONFIRMED, CONTRADICTED, UNKNOWN, Check
-from plumbline.experiments.verification.verifying import NEVER, Verification, runs_in, verify
+from plumbline.experiments.verification.verifying import NEVER, Verification, verify
 
 __all__ = [
     "CONFIRMED",
@@ -10,6 +10,5 @@ __all__ = [
     "UNKNOWN",
     "Check",
     "Verification",
-    "runs_in",
     "verify",
 ]

@@ -61,7 +61,7 @@ class Spent:
 
     def __init__(self, claim: RunClaim, book: Ledger, manifest: Manifest | None, own: bool) -> None:
         self._claim, self._book = claim, book
-        asked = _asked(book, claim.before)
+        asked = _asked(book, claim.spec.before)
         runs = sorted(book.runs() - asked.keys())
         self._run = manifest.run if manifest is not None else runs[0] if len(runs) == 1 else None
         self._others = [run for run in runs if run != self._run] if own else []
@@ -71,7 +71,7 @@ class Spent:
 
     def epsilon(self) -> float | None:
         """What the run's charges compose to; None if nobody knows which they are."""
-        return None if self._run is None else self._by(self._claim.accountant)
+        return None if self._run is None else self._by(self._claim.budget.accountant)
 
     def checks(self) -> Iterator[Check]:
         """Epsilon, the statement and the charges."""
@@ -89,18 +89,19 @@ class Spent:
     def _by(self, who: Accountant) -> float:
         return ledger_epsilon(
             [*self._before, *self._entries],
-            delta=self._claim.delta,
+            delta=self._claim.budget.delta,
             accountant=who,
-            relation=self._claim.relation,
+            relation=self._claim.budget.relation,
         )
 
     def _same_epsilon(self) -> Check:
-        found, stated = self._by(self._claim.accountant), self._claim.epsilon
-        other: Accountant = "rdp" if self._claim.accountant == "pld" else "pld"
+        budget, stated = self._claim.budget, self._claim.epsilon
+        found = self._by(budget.accountant)
+        other: Accountant = "rdp" if budget.accountant == "pld" else "pld"
         before = " and what was asked before them" if self._before else ""
         words = (
             f"the {self._charged:,} charges{before} compose to {_shown(found)} at delta "
-            f"{self._claim.delta:g} ({self._claim.accountant.upper()}; by {other.upper()} "
+            f"{budget.delta:g} ({budget.accountant.upper()}; by {other.upper()} "
             f"{_shown(self._by(other))})"
         )
         if stated is None:
@@ -122,7 +123,7 @@ class Spent:
         elif path.read_text(encoding="utf-8", errors="replace").strip() != text.strip():
             yield Check("statement", CONTRADICTED, "statement.txt is not the result's statement")
         else:
-            found = self._by(self._claim.accountant)
+            found = self._by(self._claim.budget.accountant)
             claimed = f"epsilon = {rounded_up(found)}" if math.isfinite(found) else _NONE
             there = claimed in " ".join(text.split())
             words = "says" if there else "does not say"
@@ -148,7 +149,7 @@ class Spent:
         except (KeyError, TypeError, ValueError) as error:
             return Check(what, UNKNOWN, f"the settings could not be planned again: {error}")
         steps = claim.result["steps"] if claim.result is not None else self._charged
-        if len(self._before) < len(claim.before):
+        if len(self._before) < len(claim.spec.before):
             words = "what the settings ask before the first step is not charged"
             return Check(what, CONTRADICTED, words)
         if not steps <= self._charged <= plan.steps:

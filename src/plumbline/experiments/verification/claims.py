@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.experiments.files import RESULT, FileError, read_json
-from plumbline.experiments.recipe import RecipeError
+from plumbline.experiments.recipe import BudgetPart, RecipeError
 from plumbline.experiments.run_spec import RunSpec, budget_of, read_spec
-from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Plan
-from plumbline.mechanism.release import StepRelease
 
 
 @dataclass(frozen=True)
@@ -24,35 +22,28 @@ class RunClaim:
 
     Attributes:
         folder: The folder.
-        name: The method and the seed, for people.
-        seeded: Whether a seed decided batches and noise.
-        delta: Of the guarantee.
-        accountant: Who computed epsilon.
-        relation: What is protected.
-        expected_batch_size: The mean size of a batch.
         spec: What was run.
         result: The result as it is stored; None while the run is not finished.
     """
 
     folder: Path
-    name: str
-    seeded: bool
-    delta: float
-    accountant: Accountant
-    relation: Relation
-    expected_batch_size: int
     spec: RunSpec
     result: dict[str, Any] | None
+
+    @property
+    def budget(self) -> BudgetPart:
+        """At which delta, by whom computed, and what is protected."""
+        return self.spec.recipe.budget
+
+    @property
+    def expected_batch_size(self) -> int:
+        """The mean size of a batch."""
+        return self.spec.method.expected_batch_size or self.budget.expected_batch_size
 
     @property
     def epsilon(self) -> float | None:
         """The epsilon that the result states; None without a result."""
         return None if self.result is None else float(self.result["epsilon"])
-
-    @property
-    def before(self) -> tuple[StepRelease, ...]:
-        """What the settings ask of the records before the first step."""
-        return self.spec.before
 
     def records(self, rate: float) -> int | None:
         """The number of records that makes ``rate`` the sampling rate; None if no number does."""
@@ -71,9 +62,9 @@ class RunClaim:
         return budget_of(self.spec, method, records).resolve(
             records,
             release_at=method.release,
-            accountant=self.accountant,
-            relation=self.relation,
-            before=self.before,
+            accountant=self.budget.accountant,
+            relation=self.budget.relation,
+            before=self.spec.before,
         )
 
 
@@ -90,18 +81,7 @@ def read_claim(folder: Path) -> RunClaim:
         spec = read_spec(folder)
     except RecipeError as error:
         raise FileError(str(error)) from error
-    budget = spec.recipe.budget
-    return RunClaim(
-        folder=folder,
-        name=spec.name,
-        seeded=spec.random_seed is not None,
-        delta=budget.delta,
-        accountant=budget.accountant,
-        relation=budget.relation,
-        expected_batch_size=spec.method.expected_batch_size or budget.expected_batch_size,
-        spec=spec,
-        result=stored,
-    )
+    return RunClaim(folder, spec, stored)
 
 
 def _check_result(path: Path, stored: dict[str, Any]) -> None:
@@ -125,7 +105,7 @@ def _is_report(value: Any) -> bool:
             rows = [overall, *groups.values()]
             return (
                 sizes.keys() == groups.keys()
-                and all(map(_is_size, sizes.values()))
+                and all(type(size) is int and size >= 0 for size in sizes.values())
                 and all(isinstance(row, dict) and row.keys() == overall.keys() for row in rows)
                 and all(
                     _is_number(cell) or isinstance(cell, str) for r in rows for cell in r.values()
@@ -137,10 +117,6 @@ def _is_report(value: Any) -> bool:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) < 80 else f"{text[:80]}..."
-
-
-def _is_size(value: Any) -> bool:
-    return type(value) is int and value >= 0
 
 
 def _is_number(value: Any) -> bool:

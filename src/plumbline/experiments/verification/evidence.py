@@ -120,7 +120,7 @@ def with_data(claim: RunClaim, book: Ledger | None) -> Iterator[Check]:
         return
     if book is not None:
         private = started(claim.spec, splits)
-        asked = [one.to_dict() for one in claim.before]
+        asked = [one.to_dict() for one in claim.spec.before]
         steps = [release for release, _ in book.entries() if release not in asked]
         rates = {release["sampling"].get("rate", 1.0) for release in steps}
         wrong = rates - {private.plan.sampling_rate}

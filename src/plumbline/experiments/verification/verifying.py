@@ -7,14 +7,12 @@ or could not be made, with the reason. What no file can show is ``NEVER``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from plumbline.experiments.files import FileError
 from plumbline.experiments.manifest import read_manifest
-from plumbline.experiments.run_spec import is_run
 from plumbline.experiments.verification import evidence
 from plumbline.experiments.verification.charges import Spent, read_ledger, unconfirmed
 from plumbline.experiments.verification.checks import CONTRADICTED, UNKNOWN, Check, Outcome
@@ -54,10 +52,10 @@ class Verification:
         """As plain values."""
         return {
             "folder": str(self.claim.folder),
-            "run": self.claim.name,
+            "run": self.claim.spec.name,
             "finished": self.claim.result is not None,
             "epsilon": {"stated": self.claim.epsilon, "from the ledger": self.epsilon},
-            "delta": self.claim.delta,
+            "delta": self.claim.budget.delta,
             "checks": [vars(check) for check in self.checks],
             "never confirmed": list(NEVER),
         }
@@ -76,7 +74,10 @@ def verify(folder: Path, *, data: bool = False, ledger: Path | None = None) -> V
         FileError: If it is not the folder of a run, or its settings or result cannot be read.
     """
     claim = read_claim(folder)
-    checks = [*_finished(claim)]
+    checks = []
+    if claim.result is None:
+        words = "the run is not finished: there is no result to confirm"
+        checks.append(Check("result", UNKNOWN, words))
     try:
         manifest = read_manifest(folder)
     except FileError as error:
@@ -102,22 +103,3 @@ def verify(folder: Path, *, data: bool = False, ledger: Path | None = None) -> V
     checks += evidence.with_data(claim, book) if data else [evidence.without_data(claim)]
     checks += evidence.versions(claim)
     return Verification(claim, epsilon, tuple(checks))
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """The folders of the runs: the folder itself, or those in it.
-
-    Raises:
-        FileError: If there are none.
-    """
-    if not folder.is_dir():
-        raise FileError(f"There is no folder {folder}; give the one of a run or of a comparison.")
-    if is_run(folder):
-        return [folder]
-    runs = [one for one in sorted(folder.iterdir()) if one.is_dir() and is_run(one)]
-    return runs or [read_claim(folder).folder]  # which says what is missing
-
-
-def _finished(claim: RunClaim) -> Iterator[Check]:
-    if claim.result is None:
-        yield Check("result", UNKNOWN, "the run is not finished: there is no result to confirm")

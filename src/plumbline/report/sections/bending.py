@@ -28,9 +28,8 @@ def section(study: Study) -> Section | None:
     }
     ends = {t: found for t in clipped if (found := bend(study.runs[t], last=True)) is not None}
     if ends and max(len(run.readings) for runs in study.runs.values() for run in runs) > 1:
-        panels["Direction at the end"] = [
-            _vectors(study, ends, "end", "at the last reading of each run")
-        ]
+        at_end = _vectors(study, ends, "end", "at the last reading of each run")
+        panels["Direction at the end"] = [at_end]
     parts: list[Part] = [Tabs("Vectors", panels), _bias(study, list(clipped))]
     if study.groups:
         parts.append(_groups(study, list(clipped)))
@@ -43,52 +42,44 @@ def section(study: Study) -> Section | None:
         "shortens it, which a learning rate can mend, and turns it, which none can.",
         parts,
         NOT_COVERED,
+        "The true gradient g is the plain mean gradient of the probed records, which non-private "
+        "SGD would take. The clipped mean is what the method would release before the noise: its "
+        "own gradients (on views, at BAM's weights, averaged in buckets), clipped. It is a g + c, "
+        "c at a right angle to g: a is what is left of the gradient, c points elsewhere (paper "
+        "000, Theorem 1 and Fig. 7; paper 004, Fig. 1). A learning rate 1/a times as large undoes "
+        "the first; nothing undoes the second. The bias is the difference of the two; read its "
+        "norm together with the angle.",
+        "docs/clipping-or-noise.md",
     )
 
 
 def _vectors(study: Study, bends: dict[str, Bend], kind: str, when: str) -> Figure:
     """The true gradient along the horizontal axis, and each method's clipped one from its tail."""
     unit = kind != "full"
-    traces: list[dict[str, Any]] = []
+    traces = [_tip("true gradient", 1.0, 0.0, "@text", "length 1")]
     arrows = [_arrow(1.0, 0.0, "@text")]
     shapes: list[dict[str, Any]] = []
-    tips: list[tuple[float, float]] = [(1.0, 0.0), (0.0, 0.0)]
+    rows = []
+    tips = [(1.0, 0.0), (0.0, 0.0)]
     for title, found in bends.items():
         size = (found.length or 1.0) if unit else 1.0
         x, y = found.kept / size, found.turned / size
         tips.append((x, y))
         tint = f.colour(study, title)
         arrows.append(_arrow(x, y, tint))
-        shapes.append(
-            {
-                "type": "line",
-                "x0": x,
-                "x1": x,
-                "y0": 0,
-                "y1": y,
-                "line": {"color": tint, "width": 1.2, "dash": "dot"},
-            }
-        )
-        traces.append(
-            _tip(x, y, title, tint, f"bias {found.relative:.2f} |g|, {found.degrees:.0f}° off")
-        )
-    traces.append(_tip(1.0, 0.0, "true gradient", "@text", "length 1"))
+        look = {"color": tint, "width": 1.2, "dash": "dot"}
+        shapes.append({"type": "line", "x0": x, "x1": x, "y0": 0, "y1": y, "line": look})
+        said = f"bias {found.relative:.2f} |g|, {found.degrees:.0f}° off"
+        traces.append(_tip(title, x, y, tint, said))
+        lengths = [number(found.kept), number(found.turned), short(found.norm)]
+        turned = [number(found.relative), degrees(found.degrees, 1), f"{found.readings}"]
+        rows.append([title, *lengths, *turned])
     left, right = min(x for x, _ in tips), max(x for x, _ in tips)
     top = max(y for _, y in tips)
     room = 0.08 * max(right - left, top)
-    rows = [
-        [
-            title,
-            number(found.kept),
-            number(found.turned),
-            short(found.norm),
-            number(found.relative),
-            degrees(found.degrees, 1),
-            f"{found.readings}",
-        ]
-        for title, found in bends.items()
-    ]
+    square = {"scaleanchor": "x", "scaleratio": 1, "constrain": "domain"}
     what = "only its direction matters here" if unit else "its length is taken for 1"
+    head = ["method", "left of it", "away from it", "bias", "relative", "angle", "readings"]
     return Figure(
         f"bending-vectors-{kind}",
         "The true gradient and what clipping leaves of it",
@@ -97,56 +88,27 @@ def _vectors(study: Study, bends: dict[str, Bend], kind: str, when: str) -> Figu
         traces,
         {
             "xaxis": f.axis("along the true gradient", range=[left - room, right + room]),
-            "yaxis": f.axis(
-                "away from it",
-                range=[-room, top + 1.5 * room],
-                scaleanchor="x",
-                scaleratio=1,
-                constrain="domain",
-            ),
+            "yaxis": f.axis("away from it", range=[-room, top + 1.5 * room], **square),
             "annotations": arrows,
             "shapes": shapes,
             "hovermode": "closest",
         },
-        Grid(
-            ["method", "left of it", "away from it", "bias", "relative", "angle", "readings"], rows
-        ),
+        Grid(head, rows),
         [Key("true gradient", "@text", "line"), *f.method_keys(study, list(bends))],
         height=330,
     )
 
 
 def _arrow(x: float, y: float, tint: str) -> dict[str, Any]:
-    return {
-        "x": x,
-        "y": y,
-        "ax": 0,
-        "ay": 0,
-        "xref": "x",
-        "yref": "y",
-        "axref": "x",
-        "ayref": "y",
-        "text": "",
-        "showarrow": True,
-        "arrowhead": 2,
-        "arrowsize": 1.1,
-        "arrowwidth": 3,
-        "arrowcolor": tint,
-    }
+    """From the origin."""
+    refs = {"xref": "x", "yref": "y", "axref": "x", "ayref": "y"}
+    look = {"arrowhead": 2, "arrowsize": 1.1, "arrowwidth": 3, "arrowcolor": tint}
+    return {"x": x, "y": y, "ax": 0, "ay": 0, "text": "", "showarrow": True, **refs, **look}
 
 
-def _tip(x: float, y: float, name: str, tint: str, said: str) -> dict[str, Any]:
+def _tip(name: str, x: float, y: float, tint: str, said: str) -> dict[str, Any]:
     """What is hovered over at the tip of an arrow."""
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [x],
-        "y": [y],
-        "name": f.label(name, 40),
-        "marker": {"color": tint, "size": 14, "opacity": 0.15},
-        "hovertemplate": said,
-        "legendgroup": name,
-    }
+    return f.marks(name, [x], [y], tint, said, size=14, opacity=0.15)
 
 
 _PANELS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
@@ -192,42 +154,21 @@ def _groups(study: Study, titles: list[str]) -> Figure:
     traces: list[dict[str, Any]] = []
     rows = [[title] for title in titles]
     head = ["method", *(f"{group}{what}" for group in study.groups for what in ("", ", bias"))]
-    gap = min(0.22, 0.66 / len(study.groups))
-    for place, group in enumerate(study.groups):
+    for place, (group, offset) in enumerate(f.offsets(study.groups).items()):
         found = [bend(study.runs[title], group) for title in titles]
-        offset = gap * (place - (len(study.groups) - 1) / 2)
         known = [(i, b) for i, b in enumerate(found) if b is not None]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": f.label(group, 40),
-                "legendgroup": group,
-                "x": [b.degrees for _, b in known],
-                "y": [i + offset for i, _ in known],
-                "marker": {
-                    "color": f.group_colour(place),
-                    "symbol": f.group_symbol(place),
-                    "size": 11,
-                },
-                "hovertemplate": "%{x:.0f}°",
-            }
-        )
+        x, y = [b.degrees for _, b in known], [i + offset for i, _ in known]
+        tint, symbol = f.group_colour(place), f.group_symbol(place)
+        traces.append(f.marks(group, x, y, tint, "%{x:.0f}°", symbol=symbol))
         for row, one in zip(rows, found, strict=True):
-            row.append(degrees(one and one.degrees, 1))
-            row.append(number(one and one.relative))
+            row += [degrees(one and one.degrees, 1), number(one and one.relative)]
     return Figure(
         "bending-groups",
         "Whose gradient is turned",
         "How far clipping turns the mean gradient of each group's own records; the median over "
         "readings.",
         traces,
-        {
-            "xaxis": f.axis("degrees", rangemode="tozero"),
-            "yaxis": f.categories(titles),
-            "margin": f.margins(titles),
-            "hovermode": "closest",
-        },
+        f.by_name(titles, f.axis("degrees", rangemode="tozero")),
         Grid(head, rows, caption="Angle, and bias in lengths of the true gradient, by group"),
         f.group_keys(study.groups),
         height=110 + 52 * len(titles),
@@ -243,49 +184,32 @@ def _errors(study: Study) -> Figure | None:
     for title in study.measured("errors"):
         if study.is_free(title):
             continue
-        readings = [row["errors"] for run in study.runs[title] for row in run.readings]
+        rows = (row["errors"] for run in study.runs[title] for row in run.readings)
         known = [
-            {name: value for name in _CAUSES if (value := finite(one.get(name))) is not None}
-            for one in readings
+            [v for name in _CAUSES if (v := finite(one.get(name))) is not None] for one in rows
         ]
-        whole = [one for one in known if len(one) == len(_CAUSES) and sum(one.values()) > 0]
-        if whole:
+        if whole := [own for own in known if len(own) == len(_CAUSES) and sum(own) > 0]:
             shares[title] = {
-                name: sum(one[name] / sum(one.values()) for one in whole) / len(whole)
-                for name in _CAUSES
+                name: sum(own[place] / sum(own) for own in whole) / len(whole)
+                for place, name in enumerate(_CAUSES)
             }
     if not shares:
         return None
     titles = list(shares)
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": shown,
-            "legendgroup": shown,
-            "x": [100 * shares[title][name] for title in titles],
-            "y": list(range(len(titles))),
-            "width": 0.55,
-            "marker": {"color": tint},
-            "hovertemplate": "%{x:.0f}%",
-        }
-        for name, (shown, tint) in _CAUSES.items()
-    ]
-    rows = [[t, *(f"{100 * shares[t][name]:.1f}" for name in _CAUSES)] for t in titles]
+    traces = []
+    for name, (shown, tint) in _CAUSES.items():
+        x, y = [100 * shares[title][name] for title in titles], range(len(titles))
+        traces.append(f.bars(shown, x, y, tint, "%{x:.0f}%", orientation="h", width=0.55))
+    table = [[t, *(f"{100 * shares[t][name]:.1f}" for name in _CAUSES)] for t in titles]
+    across = f.axis("share of the squared error (%)", range=[0, 100])
     return Figure(
         "bending-errors",
         "What one released gradient's error is made of",
         "The expected squared error of a single step by cause. Noise and the choice of the batch "
         "average out over many steps; what clipping adds does not.",
         traces,
-        {
-            "barmode": "stack",
-            "xaxis": f.axis("share of the squared error (%)", range=[0, 100]),
-            "yaxis": f.categories(titles),
-            "margin": f.margins(titles),
-            "hovermode": "closest",
-        },
-        Grid(["method", *(f"{shown} %" for shown, _ in _CAUSES.values())], rows),
+        f.by_name(titles, across, barmode="stack"),
+        Grid(["method", *(f"{shown} %" for shown, _ in _CAUSES.values())], table),
         [Key(shown, tint, "square") for shown, tint in _CAUSES.values()],
         height=110 + 46 * len(titles),
     )

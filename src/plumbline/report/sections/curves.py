@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from plumbline.fairness import NOT_COVERED
 from plumbline.report import figures as f
-from plumbline.report.curve_figures import Line, over_steps
-from plumbline.report.measured import at, curve
+from plumbline.report.curve_figures import of_methods, over_steps
+from plumbline.report.measured import at
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Part, Section, Tabs
 
@@ -24,6 +24,8 @@ def section(study: Study) -> Section | None:
         "How accuracy and loss on the test records change along training.",
         [Tabs("Records", panels)],
         NOT_COVERED,
+        "Measured on the test records every few steps. A curve that still rises at the end says "
+        "that the run was too short or its learning rate too small for it.",
     )
 
 
@@ -35,14 +37,6 @@ def _figure(study: Study, metric: str, group: str | None) -> Figure:
         found = at(row, *path)
         return scale * found if isinstance(found, int | float) else None
 
-    lines = {
-        title: Line(
-            curve([run.metrics for run in study.runs[title]], value),
-            f.colour(study, title),
-            f.dash(study, title),
-        )
-        for title in study.titles
-    }
     band = " Bands are the range over seeds." if study.seeds > 1 else ""
     whom = "the test records" if group is None else f"the test records of {group}"
     place = 0 if group is None else 1 + study.groups.index(group)
@@ -50,7 +44,7 @@ def _figure(study: Study, metric: str, group: str | None) -> Figure:
         f"curves-{metric}-{place}",
         metric.capitalize(),
         f"{metric.capitalize()} on {whom} after each step, for each method.{band}",
-        lines,
+        of_methods(study, study.titles, value, "metrics"),
         f.axis("accuracy (%)" if metric == "accuracy" else "loss"),
         what=metric,
         hover=".1f" if scale > 1 else ".3f",

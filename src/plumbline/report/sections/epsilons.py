@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from plumbline.fairness import NOT_COVERED
-from plumbline.formats import number, points
 from plumbline.report import figures as f
-from plumbline.report.measured import error, half_width, mean
+from plumbline.report.estimates import cell
+from plumbline.report.measured import half_width, mean
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Section
 
@@ -25,6 +25,8 @@ def section(study: Study) -> Section | None:
         f"{study.recipe.budget.epsilon:g} and serve the others.",
         [_figure(study, metric) for metric in _METRICS],
         NOT_COVERED,
+        "Every private method at every epsilon, with the settings found at the middle one. Bars "
+        "are 95% intervals over seeds.",
     )
 
 
@@ -33,51 +35,27 @@ def _figure(study: Study, metric: str) -> Figure:
     traces: list[dict[str, Any]] = []
     rows = []
     for title in study.titles:
-        by_epsilon = study.at_epsilons(title)
-        known = {
-            epsilon: (scale * value, half_width(estimate), estimate)
-            for epsilon, estimate in (
-                (epsilon, study.row(other).seeds.overall[metric])
-                for epsilon, other in by_epsilon.items()
-            )
-            if (value := mean(estimate)) is not None
+        by_epsilon = {
+            epsilon: study.row(other).seeds.overall[metric]
+            for epsilon, other in study.at_epsilons(title).items()
         }
-        colour = f.colour(study, title)
-        flat = title not in study.private
-        xs = study.epsilons if flat and known else list(known)
-        ys = (
-            [next(iter(known.values()))[0]] * len(xs)
-            if flat and known
-            else [k[0] for k in known.values()]
-        )
-        widths = [0.0 if flat else scale * (width or 0.0) for _, width, _ in known.values()]
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines" if flat else "lines+markers",
-                "name": f.label(title, 40),
-                "legendgroup": title,
-                "x": xs,
-                "y": ys,
-                "error_y": {"type": "data", "array": widths, "visible": not flat, "width": 0},
-                "line": {
-                    "color": colour,
-                    "width": 2.5,
-                    "dash": "dot" if flat else f.dash(study, title),
-                },
-                "marker": {"color": colour, "size": 8},
-                "hovertemplate": f"%{{y:.{digits}f}}",
-            }
-        )
+        known = {e: one for e, one in by_epsilon.items() if mean(one) is not None}
+        tint, hover = f.colour(study, title), f"%{{y:.{digits}f}}"
+        ys = [scale * (mean(one) or 0.0) for one in known.values()]
+        if title in study.private:
+            drawn = f.path(title, list(known), ys, tint, hover, dash=f.dash(study, title))
+            widths = [scale * (half_width(one) or 0.0) for one in known.values()]
+            drawn |= {"mode": "lines+markers", "marker": {"color": tint, "size": 8}}
+            drawn["error_y"] = {"type": "data", "array": widths, "visible": True, "width": 0}
+        else:  # a line across, whatever the epsilon
+            across = study.epsilons if known else []
+            drawn = f.path(title, across, ys * len(across), tint, hover, dash="dot")
+        traces.append(drawn)
         rows += [
-            [
-                title,
-                "∞" if flat else f"{epsilon:g}",
-                _shown(metric, mean(estimate), error(estimate)),
-            ]
-            for epsilon, (value, _, estimate) in known.items()
+            [title, f"{e:g}" if title in study.private else "∞", cell(one, scale, digits)]
+            for e, one in known.items()
         ]
-    unit = " (%)" if metric == "accuracy" else ""
+    ticks = {"tickvals": study.epsilons, "ticktext": [f"{one:g}" for one in study.epsilons]}
     return Figure(
         f"epsilons-{metric}",
         f"{metric.capitalize()} against epsilon",
@@ -85,19 +63,10 @@ def _figure(study: Study, metric: str) -> Figure:
         "privacy. Bars are 95% intervals of the mean over seeds.",
         traces,
         {
-            "xaxis": f.axis(
-                "epsilon",
-                type="log",
-                tickvals=study.epsilons,
-                ticktext=[f"{one:g}" for one in study.epsilons],
-            ),
-            "yaxis": f.axis(f"{metric}{unit}"),
+            "xaxis": f.axis("epsilon", type="log", **ticks),
+            "yaxis": f.axis("accuracy (%)" if metric == "accuracy" else metric),
         },
         Grid(["method", "ε", metric], rows, caption=f"{metric.capitalize()} at each epsilon"),
         f.method_keys(study, study.titles),
         wide=False,
     )
-
-
-def _shown(metric: str, value: float | None, spread: float | None) -> str:
-    return points(value, spread) if metric == "accuracy" else number(value, spread)

@@ -48,6 +48,9 @@ def section(study: Study) -> Section | None:
         "What else the recipe measured of the probed records, along training and at its end.",
         parts,
         NOT_COVERED,
+        "Every diagnostic that a recipe can name is on this page; those without a section of their "
+        "own are here, number by number: curves are means over seeds, with their range.",
+        "docs/clipping-or-noise.md",
     )
 
 

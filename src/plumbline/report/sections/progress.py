@@ -29,6 +29,9 @@ def section(study: Study) -> Section | None:
         "A group whose loss stays high, or whose gradient stays long, is being left behind.",
         [Tabs("Method", panels)],
         NOT_COVERED,
+        "The loss and the length of the mean gradient on the probed training records, as in paper "
+        "004, Figs. 3 and 8 to 10.",
+        "docs/clipping-or-noise.md",
     )
 
 
@@ -38,12 +41,11 @@ def _figure(study: Study, title: str, name: str) -> Figure:
     def path(whose: str) -> tuple[str, ...]:
         return ("progress", name) if whose == _ALL else ("progress", f"{name}_by_group", whose)
 
-    colours = {_ALL: "@text"} | {g: f.group_colour(i) for i, g in enumerate(study.groups)}
     return over_steps(
         f"progress-{name.replace('_', '-')}-{study.titles.index(title)}",
         shown,
         f"{sentence} of each group after each step, with {title}.",
-        of_groups(study, title, path, colours),
+        of_groups(study, title, path, _ALL),
         f.axis(shown.lower(), rangemode="tozero"),
         whose="records",
         what=shown.lower(),

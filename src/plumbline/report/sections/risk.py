@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 from plumbline.diagnostics import NOT_COVERED
-from plumbline.formats import finite, short
+from plumbline.formats import short
 from plumbline.report import figures as f
 from plumbline.report.curve_figures import of_groups, over_steps
-from plumbline.report.measured import at
+from plumbline.report.measured import mean_reading
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Key, Part, Section, Tabs
 
@@ -37,33 +34,22 @@ def section(study: Study) -> Section | None:
         "to second order.",
         [Tabs("Method", panels)],
         NOT_COVERED,
+        "The terms R_mag, R_dir and R_noise of paper 004 (Prop. 2): the change of a group's loss "
+        "in one step, to second order, split into what the shorter gradient does, what its wrong "
+        "direction does, and what noise does. Negative is a gain.",
+        "docs/clipping-or-noise.md",
     )
 
 
-def _groups(study: Study) -> list[str]:
-    return study.groups or ["all"]
-
-
 def _parts(study: Study, title: str) -> Figure:
-    groups = _groups(study)
-    rows = [row for run in study.runs[title] for row in run.readings]
-    found: dict[str, list[float | None]] = {}
-    for cause in _CAUSES:
-        found[cause] = []
-        for group in groups:
-            values = [finite(at(row, "excessive_risk", group, cause)) for row in rows]
-            known = [value for value in values if value is not None]
-            found[cause].append(math.fsum(known) / len(known) if known else None)
-    traces: list[dict[str, Any]] = [
-        {
-            "type": "bar",
-            "name": shown,
-            "legendgroup": shown,
-            "x": [f.label(group) for group in groups],
-            "y": found[cause],
-            "marker": {"color": tint},
-            "hovertemplate": "%{y:.3g}",
-        }
+    groups = study.groups or ["all"]
+    found = {
+        cause: [mean_reading(study, title, "excessive_risk", g, cause) for g in groups]
+        for cause in _CAUSES
+    }
+    names = [f.label(group) for group in groups]
+    traces = [
+        f.bars(shown, names, found[cause], tint, "%{y:.3g}")
         for cause, (shown, tint) in _CAUSES.items()
     ]
     table = [
@@ -91,13 +77,13 @@ def _parts(study: Study, title: str) -> Figure:
 
 
 def _along(study: Study, title: str) -> Figure:
-    colours = {group: f.group_colour(place) for place, group in enumerate(_groups(study))}
+    others = () if study.groups else ("all",)
     return over_steps(
         f"risk-along-{study.titles.index(title)}",
         "Direction error along training",
         f"R_dir of each group: what the wrong direction of {title}'s clipped gradient adds to its "
         "loss in a step.",
-        of_groups(study, title, lambda group: ("excessive_risk", group, "direction"), colours),
+        of_groups(study, title, lambda g: ("excessive_risk", g, "direction"), *others),
         f.axis("added loss per step", exponentformat="power"),
         whose="group",
         what="R_dir",

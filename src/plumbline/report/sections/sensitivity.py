@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from plumbline.fairness import NOT_COVERED
-from plumbline.formats import finite
+from plumbline.formats import finite, short
 from plumbline.report import figures as f
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Key, Section
+from plumbline.report.sections.settings import written
 
 
 def section(study: Study) -> Section | None:
@@ -32,7 +33,8 @@ def section(study: Study) -> Section | None:
         keys.append(Key(title, tint, "line"))
         traces += _traces(title, [(rate, score) for rate, score, _ in own], tint, lower)
         rows += [
-            [title, f"{rate:.3g}", f"{score:.4g}", _settings(trial)] for rate, score, trial in own
+            [title, short(rate), short(score, 4), written(trial.get("settings") or {}) or "–"]
+            for rate, score, trial in own
         ]
     figure = Figure(
         "sensitivity-rate",
@@ -56,6 +58,8 @@ def section(study: Study) -> Section | None:
         "Whether a method is better, or was only tuned better.",
         [figure],
         str(study.tuning.get("not_covered") or NOT_COVERED),
+        "Trials were judged on records held out of the training part. Unless the trials were "
+        "charged too, tuning is outside the guarantee.",
     )
 
 
@@ -68,24 +72,10 @@ def _traces(
         near = [s for other, s in trials if 0.6 < other / rate < 1 / 0.6]
         if score == (min(near) if lower else max(near)) or place in (0, len(trials) - 1):
             best.append((rate, score))
-    common = {"type": "scatter", "legendgroup": title, "name": f.label(title, 40)}
+    (x, y), (best_x, best_y) = zip(*trials, strict=True), zip(*best, strict=True)
     return [
-        {
-            **common,
-            "mode": "markers",
-            "x": [rate for rate, _ in trials],
-            "y": [score for _, score in trials],
-            "marker": {"color": tint, "size": 8, "opacity": 0.55},
-            "hovertemplate": "at %{x:.3g}: %{y:.4g}",
-        },
-        {
-            **common,
-            "mode": "lines",
-            "x": [rate for rate, _ in best],
-            "y": [score for _, score in best],
-            "line": {"color": tint, "width": 2},
-            "hoverinfo": "skip",
-        },
+        f.marks(title, x, y, tint, "at %{x:.3g}: %{y:.4g}", size=8, opacity=0.55),
+        {**f.path(title, best_x, best_y, tint, ""), "hoverinfo": "skip"},
     ]
 
 
@@ -95,12 +85,3 @@ def _tint(study: Study, title: str, place: int) -> str:
         return f.colour(study, title)
     same = [one for one in study.titles if study.base(one) == title]
     return f.colour(study, same[0]) if same else f.group_colour(place)
-
-
-def _settings(trial: dict[str, Any]) -> str:
-    settings = trial.get("settings") or {}
-    return ", ".join(f"{name} {_value(value)}" for name, value in settings.items()) or "–"
-
-
-def _value(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

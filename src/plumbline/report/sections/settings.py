@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from typing import Any
 
 from plumbline.report.reading import Study
@@ -19,6 +20,8 @@ def section(study: Study) -> Section:
         "Settings, and how to repeat this",
         f"Everything that decides these numbers; {same}",
         [Html(_recipe(study)), _methods(study), _common(study)],
+        note="The recipe names everything that decides the result. Finished runs are read, not "
+        "repeated, when the command runs again in the same folder.",
     )
 
 
@@ -46,17 +49,9 @@ def _methods(study: Study) -> Grid:
     rows = []
     for title in study.titles:
         part, spec = study.part(title), study.spec(title)
-        own = ", ".join(f"{name} = {_value(value)}" for name, value in part.settings.items())
-        rows.append(
-            [
-                title,
-                part.name,
-                origins[part.origin],
-                f"{spec.optimizer.learning_rate:g}",
-                spec.optimizer.name,
-                own or "–",
-            ]
-        )
+        rate, optimizer = f"{spec.optimizer.learning_rate:g}", spec.optimizer.name
+        own = written(part.settings) or "–"
+        rows.append([title, part.name, origins[part.origin], rate, optimizer, own])
     head = ["row", "method", "settings from", "learning rate", "optimizer", "settings"]
     return Grid(head, rows, numeric=99, caption="The methods' settings")
 
@@ -76,18 +71,21 @@ def _common(study: Study) -> Grid:
         ["budget", f"{spent}, δ = {budget.delta:g}, {length}"],
         ["expected batch size", f"{budget.expected_batch_size:,}"],
         ["accountant", f"{budget.accountant.upper()}, {budget.relation.replace('_', '/')}"],
+        ["seeds", ", ".join(map(str, recipe.seeds))],
+        ["noise", recipe.noise],
     ]
-    rows.append(["seeds", ", ".join(map(str, recipe.seeds))])
-    rows.append(["noise", recipe.noise])
     versions = next(iter(study.runs.values()))[0].versions
     rows += [[name, str(version)] for name, version in versions.items()]
     return Grid(["setting", "value"], rows, numeric=99, caption="What all methods share")
 
 
-def _named(name: str, options: dict[str, Any]) -> str:
-    beside = ", ".join(f"{key} = {_value(value)}" for key, value in options.items())
-    return f"{name} ({beside})" if beside else name
+def _named(name: str, options: Mapping[str, Any]) -> str:
+    return f"{name} ({written(options)})" if options else name
 
 
-def _value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def written(settings: Mapping[str, Any]) -> str:
+    """Settings in words: "clip = 0.5, views = 4"."""
+    return ", ".join(
+        f"{name} = {value:g}" if isinstance(value, float) else f"{name} = {value}"
+        for name, value in settings.items()
+    )

@@ -16,7 +16,16 @@ def section(study: Study) -> Section:
     sentence = "What is promised to every record of the training data, and what is not."
     if study.total is not None and study.total.private > 1:
         sentence += f" Each statement is of one run. {study.total}"
-    return Section("statement", "The guarantee", sentence, [Tabs("Method", panels)])
+    return Section(
+        "statement",
+        "The guarantee",
+        sentence,
+        [Tabs("Method", panels)],
+        note="Epsilon bounds how much anyone can learn about one record from what a run releases, "
+        "up to a probability delta. It holds for one run. It does not cover what is marked so on "
+        "this page, which was computed from the records as they are.",
+        more="docs/statement.md",
+    )
 
 
 def _statement(study: Study, title: str) -> str:

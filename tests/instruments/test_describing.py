@@ -1,0 +1,68 @@
+"""Recipes from a description, and recipes that a description changes."""
+
+from pathlib import Path
+
+import pytest
+
+from plumbline.experiments import Recipe, RecipeError
+from plumbline.instruments import recipe_of
+from plumbline.instruments.describing import row_named
+from tests.cli.calling import small_recipe
+from tests.instruments.people import patients, tensors
+
+
+def test_a_row_by_title_or_name(tmp_path: Path) -> None:
+    recipe = recipe_of(small_recipe(tmp_path))
+    assert row_named(recipe, None).title == "DPSGD"  # the first that is private
+    for name in ("DPSGD", "dpsgd"):
+        assert row_named(recipe, name).title == "DPSGD"
+    assert row_named(recipe, "nonprivate").title == "non-private"
+    with pytest.raises(RecipeError, match="has no method 'DPSGF'; it has"):
+        row_named(recipe, "DPSGF")
+
+
+def test_a_description_changes_a_recipe(tmp_path: Path) -> None:
+    path = small_recipe(tmp_path)
+    changed = recipe_of(path, methods=["dpsgd"], epsilon=[1, 8, 3], epochs=2, trials=4)
+    assert [row.title for row in changed.methods] == ["DPSGD"]
+    assert changed.methods[0].settings == {"clip": 0.5}
+    assert changed.baseline == "DPSGD"
+    assert (changed.budget.epsilon, changed.epsilons) == (3, (1, 8, 3))
+    assert (changed.budget.epochs, changed.budget.steps) == (2, None)
+    assert changed.tune.trials == 4
+    assert changed.tune.before_comparing
+    other = recipe_of(path, method="bam", settings={"radius": 0.1})
+    assert other.baseline is None
+    assert other.methods[0].settings == {"radius": 0.1}
+
+
+def test_the_recipe_that_says_the_same(tmp_path: Path) -> None:
+    made = recipe_of(data=patients(tmp_path / "p.csv", 300), target="readmitted", sensitive="sex")
+    (tmp_path / "same.toml").write_text(made.toml())
+    assert Recipe.read(tmp_path / "same.toml") == made
+    assert made.tune.before_comparing
+    assert made.probe is not None
+    assert not recipe_of(data=tensors(), trials=0).tune.before_comparing
+
+
+def test_rows_of_numbers_have_an_mlp_and_the_linear_model() -> None:
+    made = recipe_of(data=tensors())
+    assert made.model.name == "mlp"
+    assert made.methods[-1].label == "linear model"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"model": "no_such:Net"}, "The network 'no_such:Net' cannot be used: the module"),
+        ({"methods": ["dpsgd", "dpsgd"]}, "two methods are called 'DP-SGD'; give each a label"),
+        ({"methods": ["dpsdg"]}, "there is no method 'dpsdg'. Did you mean 'dpsgd'?"),
+        ({"method": "dpsgd", "settings": {"clp": 1}}, "no option 'clp'. Did you mean 'clip'?"),
+        ({"measure": ["bais"]}, "no diagnostic 'bais'. Did you mean 'bias'?"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(given: dict[str, object], words: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        recipe_of(data=tensors(), **given)  # type: ignore[arg-type]
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
