@@ -142,6 +142,50 @@ def run(
 
 @audit.command(
     epilog=examples(
+        "plumbline audit neighbours my.toml",
+        "plumbline audit neighbours runs/demo --method DPSGD --records 256 --json",
+    )
+)
+def neighbours(
+    what: Annotated[str, typer.Argument(help="A run's folder, or a recipe: its file or name.")],
+    method: Annotated[
+        str | None,
+        typer.Option(help="Which method of the recipe.", show_default="the first private one"),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="How many steps are tried.", min=1)] = 3,
+    records: Annotated[int, typer.Option(help="How many records a batch has.", min=2)] = 64,
+    seed: Annotated[int, typer.Option(help="Which records are tried.")] = 0,
+    json_: Json = False,
+) -> None:
+    """Moves single records of the run's own data, and measures what the step's answers do."""
+    from plumbline.experiments.attacking import LABEL, neighbours_of
+    from plumbline.experiments.run_spec import RunSpec
+    from plumbline.instruments.describing import recipe_of, row_named
+    from plumbline.report.reading import read
+
+    folder: Path | None = None
+    if Path(what).is_dir():
+        study = read(Path(what))
+        part = row_named(study.recipe, method) if method or not study.single else None
+        title = study.titles[0] if part is None else part.title
+        result = study.runs[title][0].result
+        spec = RunSpec(study.recipe, study.part(title), result.seed)
+        folder = study.folder if study.single else Path(what) / result.folder
+    else:
+        made = recipe_of(what)
+        spec = RunSpec(made, row_named(made, method), made.seeds[0])
+    found = neighbours_of(spec, folder, steps=steps, records=records, seed=seed)
+    if json_:
+        show_json({"label": LABEL, **dataclasses.asdict(found), "refuted": not found.holds})
+    else:
+        show(f"{spec.method.title}, seed {spec.seed} ({LABEL})")
+        show(str(found))
+    if not found.holds:
+        raise typer.Exit(REFUTED)
+
+
+@audit.command(
+    epilog=examples(
         "plumbline audit membership runs/demo",
         "plumbline audit membership runs/demo/DPSGD--paper--seed0-0123456789 --json",
     )

@@ -27,6 +27,7 @@ from plumbline.experiments.running import started
 from plumbline.fairness import Number, Undefined
 from plumbline.formats import number, percent
 from plumbline.training.losses import BatchLoss, per_record
+from plumbline.training.own_neighbours import NeighbourAudit
 from plumbline.training.without_trace import evaluating
 
 LABEL = "computed from the training records without noise: not covered by epsilon"
@@ -146,6 +147,27 @@ def membership_of(
         names=dict(enumerate(splits.groups)) if splits.groups else None,
         replicates=replicates,
     )
+
+
+def neighbours_of(
+    spec: RunSpec, folder: Path | None = None, *, steps: int = 3, records: int = 64, seed: int = 0
+) -> NeighbourAudit:
+    """How far one record moves what a run's steps ask, on neighbouring batches of its own records.
+
+    Args:
+        spec: The run; nothing is charged.
+        folder: Where it is, if it is finished: its last weights are used, else its first.
+        steps: How many steps are tried.
+        records: How many records a batch has.
+        seed: Which records are tried.
+    """
+    private = started(spec, load_data(spec))
+    try:
+        if folder is not None and (folder / MODEL).is_file():
+            private.model.load_state_dict(torch.load(folder / MODEL, weights_only=True))
+        return private.audit_neighbours(steps=steps, records=records, seed=seed)
+    finally:
+        private.close()
 
 
 def averaged(runs: Sequence[Membership]) -> list[list[str]]:

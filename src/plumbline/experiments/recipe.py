@@ -33,6 +33,7 @@ from plumbline import methods
 from plumbline.data.base import DATASETS
 from plumbline.diagnostics.probe import USUAL, chosen
 from plumbline.experiments.objects import found, is_object
+from plumbline.gradients import Isolation
 from plumbline.mechanism.calibration import Budget
 from plumbline.methods import Method
 from plumbline.models import MODELS
@@ -338,6 +339,8 @@ class Recipe(StrictPart):
         baseline: The title of the method that the others are tested against.
         log_every: How many steps lie between logged measurements of the test part.
         averaging: The decay of the averaged weights that are then judged instead of the last.
+        isolation: How records are kept apart: all at once by "vmap", or in a "loop", which is
+            slower, for networks that vmap cannot run.
         probe: What is measured of clipping along the way, if anything.
         tune: How ``tune`` searches; its defaults if left out.
         simple_row: Whether a comparison on images or text is given a linear model on fixed public
@@ -358,6 +361,7 @@ class Recipe(StrictPart):
     baseline: str | None = None
     log_every: int = Field(default=200, ge=1)
     averaging: float | None = Field(default=None, gt=0, lt=1)
+    isolation: Isolation = "vmap"
     probe: ProbePart | None = None
     tune: TunePart = TunePart()
     simple_row: bool = True

@@ -104,6 +104,7 @@ class RunSpec:
             "held_out": self.held_out,
             "noise_seed": self.noise_seed,
             "noise": self.recipe.noise,
+            **({} if self.recipe.isolation == "vmap" else {"isolation": self.recipe.isolation}),
         }
 
     @property

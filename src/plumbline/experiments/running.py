@@ -210,6 +210,7 @@ def started(
         "deterministic": spec.random_seed is not None,
         "ledger": ledger,
         "averaging": spec.averaging,
+        "isolation": spec.recipe.isolation,
         "before": spec.before,
     }
     made = spec.optimizer.build(model)
