@@ -87,6 +87,8 @@ def predict(
         seed: What the companions are drawn from.
     """
     check_count("votes", votes)
+    if not len(inputs):
+        return torch.zeros(0, dtype=torch.long, device=inputs.device)
     times = 1 + companions
     counts: Tensor | None = None
     for vote in range(votes):

@@ -42,7 +42,8 @@ NONPRIVATE = "nonprivate"
 
 # What all rows of a comparison have in common: a recipe in which one of these differs is another.
 _SHARED = (
-    "data", "model", "loss", "budget", "optimizer", "averaging", "isolation", "probe", "log_every", "noise",
+    "data", "model", "loss", "budget", "optimizer", "averaging", "isolation", "probe",
+    "log_every", "noise",
 )  # fmt: skip
 
 

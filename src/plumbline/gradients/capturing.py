@@ -19,7 +19,13 @@ from torch import Tensor, nn
 from plumbline.gradients import one_by_one
 from plumbline.gradients.allocator import keep_freed_memory
 from plumbline.gradients.checking import ANOTHER_SCALE, AutogradCheck, Difference, unsteady
-from plumbline.gradients.errors import CUT_OFF, CaptureError, EscapedParameterError, LossError
+from plumbline.gradients.errors import (
+    CUT_OFF,
+    CaptureError,
+    EscapedParameterError,
+    LossError,
+    RecordsMixError,
+)
 from plumbline.gradients.model_parts import ModelParts, parts_of
 from plumbline.gradients.one_record import for_each_record, record_count
 from plumbline.gradients.per_sample import PerSampleGradients
@@ -106,6 +112,12 @@ def capture(
     keep_freed_memory()
     parts = parts_of(model)
     _refuse_misfit(at, parts.parameters)
+    if parts.batch_norms and rows is None:
+        raise RecordsMixError(  # before it runs, which would change its counters
+            f"The module {parts.batch_norms[0]} is in training mode, where every record's output "
+            "depends on the whole batch. Use GroupNorm (plumbline.suggest_fixes(model) does), or "
+            "put the layer in evaluation mode."
+        )
     records = record_count(batch, rows)
     if isolation not in get_args(Isolation):
         raise ValueError(f"isolation is {isolation!r}; it must be 'vmap' or 'loop'.")

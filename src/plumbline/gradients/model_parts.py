@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from plumbline.gradients.errors import UnsupportedModelError
 
@@ -23,6 +24,7 @@ class ModelParts:
         constants: The ids of buffers and frozen parameters, which are the same for every record.
         recurrent: Attributes of recurrent modules, which keep a second list of their parameters.
         hooked: Attributes of modules with forward pre-hooks, which may store what they compute.
+        batch_norms: The modules, by name and type, that normalise by the batch they see.
         signature: Which parameters are trainable and which modules are in training mode.
     """
 
@@ -31,6 +33,7 @@ class ModelParts:
     constants: set[int] = field(default_factory=set)
     recurrent: list[dict[str, Any]] = field(default_factory=list)
     hooked: list[dict[str, Any]] = field(default_factory=list)
+    batch_norms: list[str] = field(default_factory=list)
     signature: tuple[object, ...] = ()
     _modules: list[_Seen] = field(default_factory=list)
 
@@ -111,6 +114,8 @@ def _walked(model: nn.Module) -> ModelParts:
             parts.constants.add(id(buffer))
         if isinstance(module, nn.RNNBase):
             parts.recurrent.append(module.__dict__)
+        if isinstance(module, _BatchNorm) and module.training:
+            parts.batch_norms.append(f"'{prefix[:-1]}' ({type(module).__name__})")
         if module._forward_pre_hooks:
             parts.hooked.append(module.__dict__)
     if not parts.parameters:
