@@ -12,7 +12,9 @@ def test_no_other_record_touches_the_canary_s_entries(size: float) -> None:
     (words, sizes, targets), groups = records(Canary(size), others=3)
     model = Words(4, idle=5)
     losses = torch.nn.BCEWithLogitsLoss(reduction="none")
-    gradients = capture(model, lambda: losses(model(words, sizes), targets)).materialise()
+    gradients = capture(
+        model, lambda model, one: losses(model(one[0], one[1]), one[2]), (words, sizes, targets)
+    ).materialise()
     for name in ("first.weight", "second.weight"):
         touched = gradients[name][..., 0] != 0
         assert torch.equal(touched[:, :4], torch.eye(4, dtype=torch.bool))

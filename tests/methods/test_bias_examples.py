@@ -173,7 +173,7 @@ def test_the_bias_aware_objective_is_above_the_gradient_norm_penalty(seed: int) 
     """Paper 000, Lemma 3: ``L + lambda mean |g_i|`` (Eq. 9), ``L + lambda |mean g_i|`` (Eq. 15)."""
     x, y = data(20)
     model, penalty = network(seed), 0.3
-    found = capture(model, lambda: SQUARED(model(x), y).mean(1))
+    found = capture(model, lambda model, one: SQUARED(model(one[0]), one[1]).mean(1), (x, y))
     loss = found.losses.mean()
     aware = loss + penalty * found.norms().mean()
     penalised = loss + penalty * flat(found.sum()).norm() / 20

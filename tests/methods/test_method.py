@@ -207,7 +207,7 @@ def test_a_bad_bound_is_refused_where_it_enters() -> None:
 
 @pytest.mark.parametrize("name", ["dpsgd", "dpsgd_f", "dp_sam", "nonprivate", "fairlens"])
 def test_what_a_step_releases_is_said_once(name: str) -> None:
-    method = pl.methods.REGISTRY[name].make()
+    method = pl.methods.METHODS[name].make()
     sampling = PoissonSampling(rate=0.25)
     release = method.release(SIGMA, sampling)
     assert release.sampling == sampling

@@ -89,8 +89,8 @@ def test_references_on_the_command_line(call: Called) -> None:
 
 
 def charges(folder: Path) -> list[str]:
-    """What stands in the liar's ledgers after their first line."""
-    ledgers = folder.rglob("SoftLiar*/ledger")
+    """What stands in all ledgers after their first line."""
+    ledgers = folder.rglob("ledger")
     return [line for one in ledgers for line in one.read_text().splitlines()[1:]]
 
 
@@ -103,5 +103,4 @@ def test_the_twin_that_lies_is_refused_before_anything_is_charged(
     assert "'gradient' moves by 1.5, not 1, between" in " ".join(call.err.split())
     assert call("compare", *OPTIONS, "--methods", f"dpsgd,{LIAR}", *QUICK) != 0
     assert "'gradient' moves by 1.5, not 1, between" in " ".join(call.err.split())
-    assert list(tmp_path.rglob("SoftLiar*/ledger"))
     assert charges(tmp_path) == []

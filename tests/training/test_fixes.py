@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from plumbline.gradients.isolation import check_isolation
 from torch import Tensor, nn
 
 import plumbline as pl
+from plumbline.gradients import capture
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.training.fixes import Fix, fixes, suggest_fixes
 from tests.training.small import budget, private, run, weights
@@ -39,15 +39,13 @@ def test_the_fixed_model_passes_the_check_and_trains() -> None:
     model = Residual()
     x, y = images()
 
-    def losses(of: nn.Module) -> bool:
-        return check_isolation(
-            of, lambda b: nn.functional.cross_entropy(of(b[0]), b[1], reduction="none"), (x, y)
-        )
+    def loss(of: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(of(batch[0]), batch[1], reduction="none")
 
     with pytest.raises(RecordsMixError):
-        losses(model)
+        capture(model, loss, (x, y))
     fixed = suggest_fixes(model, tell=None)
-    assert losses(fixed)
+    assert capture(fixed, loss, (x, y)).records == len(y)
     before = weights(fixed)
     run(private(fixed, (x, y), plan=budget(steps=2)))
     assert torch.isfinite(weights(fixed)).all()

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from plumbline.data.base import Split
 from plumbline.data.images import Pixels
-from plumbline.data.own import from_torch
+from plumbline.data.own import as_splits
 from plumbline.training.records import records_of, to_device
 from plumbline.training.stacking import UnequalRecords
 
@@ -196,7 +196,7 @@ def test_a_split_is_fetched_at_once_only_if_nothing_of_the_users_prepares_it() -
     assert shown == [1, 1]
     assert records_of(Split(X, Y, prepare=Pixels())).fetch(INDEX)[0].shape == (2, 2)
     assert Split(X, Y, prepare=Pixels()).row_by_row
-    assert not from_torch(Map(), Map(), classes="ab").train.row_by_row
+    assert not as_splits((Map(), Map()), classes="ab").train.row_by_row
 
 
 def test_a_mapping_that_is_not_a_dict_becomes_one() -> None:

@@ -91,7 +91,7 @@ def in_an_attribute(model: Any, x: Tensor) -> None:
         (when_gradients_are_on, "buffer 'seen' of the model itself"),
         (EverySeventhTime(), "buffer 'seen'"),
         (through_data, "frozen parameter 'weight' of the module 'frozen'"),
-        (in_an_attribute, "kept in the attribute 'kept'"),
+        (in_an_attribute, "as 'kept' of"),
     ],
     ids=["gradients-on", "seventh-time", "data", "attribute"],
 )

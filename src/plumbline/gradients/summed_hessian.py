@@ -143,8 +143,10 @@ class _Watching(TorchFunctionMode):
         """Runs a function; refuses any but ``F.linear`` that differentiates a parameter."""
         kwargs = kwargs or {}
         met = any(id(leaf) in self._names for leaf in tree_leaves((tuple(args), kwargs)))
-        if func is F.dropout and (args[1:2] or (0.5,))[0] and (args[2:3] or (True,))[0]:
-            raise _OtherUse  # its masks would not be those that a capture gives each record
+        if func is F.dropout:
+            given = {"p": 0.5, "training": True, **dict(zip(("", "p", "training"), args)), **kwargs}  # noqa: B905
+            if given["p"] and given["training"]:
+                raise _OtherUse  # its masks would not be those that a capture gives each record
         if met and func is F.linear:
             return self._linear(*args, **kwargs)
         result = func(*args, **kwargs)

@@ -1,0 +1,123 @@
+"""What keeping records apart costs: a capture beside the same passes over the whole batch.
+
+`python -m benchmarks.isolation` times, in turn and in one process, for each network:
+
+- *plain*: one forward and one backward pass over the whole batch, in which only what flows back
+  between layers is computed (no gradient of a weight): what any capture has to do at least;
+- *vmap*: the capture that runs use, for one record under `torch.vmap` (its first, checked, capture
+  is not timed);
+- *loop*: one record after the other, on a few records, scaled up to the batch.
+
+Reported are medians over rounds. Targets: vmap at most 1.1 of plain on the benchmark's networks,
+and at most 0.5 ms more on the smallest, a table's MLP.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+from benchmarks import machine
+
+machine.pin()
+
+import torch  # noqa: E402  (after the cores are chosen)
+from torch import Tensor, nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+from benchmarks.models import WORKLOADS, Workload  # noqa: E402
+from plumbline.gradients import capture  # noqa: E402
+
+ROUNDS, WARM_UP, FEW = 21, 3, 4
+TARGET, MORE = 1.1, 0.5e-3
+
+
+def table_mlp() -> nn.Module:
+    """30-64-64-2 with ReLU."""
+    return nn.Sequential(
+        nn.Linear(30, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 2)
+    )
+
+
+def table(size: int, generator: torch.Generator) -> Tensor:
+    """Rows of a table, `[B, 30]`."""
+    return torch.randn(size, 30, generator=generator)
+
+
+def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """One loss per record."""
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+class Contest:
+    """One network and a batch."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.model = workload.model()
+        self.batch = workload.batch()
+        self.first = next(m for m in self.model.modules() if list(m.parameters(recurse=False)))
+
+    def plain(self) -> None:
+        """Forward and backward over the whole batch, without gradients of weights."""
+        begins: list[Tensor] = []
+
+        def begin(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+            begins.append(output.detach().requires_grad_())
+            return begins[-1]
+
+        handle = self.first.register_forward_hook(begin)
+        self.model.requires_grad_(False)
+        try:
+            torch.autograd.grad(cross_entropy(self.model, self.batch).sum(), begins)
+        finally:
+            self.model.requires_grad_(True)
+            handle.remove()
+
+    def vmap(self) -> None:
+        """The capture of a run."""
+        capture(self.model, cross_entropy, self.batch)
+
+    def loop(self) -> None:
+        """A few records, one after the other."""
+        few = self.batch[0][:FEW], self.batch[1][:FEW]
+        capture(self.model, cross_entropy, few, isolation="loop")
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def main() -> int:
+    """Prints a line a network; fails if one is beyond its target."""
+    workloads = [Workload("table", "table MLP", table_mlp, 512, table, 2), *WORKLOADS.values()]
+    beyond = []
+    print(f"{'network':14} {'plain, ms':>9} {'vmap':>6} {'loop':>6}   times plain")
+    for workload in workloads:
+        contest = Contest(workload)
+        ways = {"plain": contest.plain, "vmap": contest.vmap, "loop": contest.loop}
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for number in range(WARM_UP + ROUNDS):
+            for name, way in ways.items():
+                took = seconds(way)
+                if number >= WARM_UP:
+                    times[name].append(took)
+        plain, vmap, loop = (statistics.median(own) for own in times.values())
+        loop *= len(contest.batch[1]) / FEW
+        print(
+            f"{workload.title:14} {1e3 * plain:9.2f} {vmap / plain:6.2f} {loop / plain:6.0f}"
+            f"   ({1e3 * (vmap - plain):+.2f} ms)"
+        )
+        if vmap > TARGET * plain and vmap > plain + MORE:
+            beyond.append(workload.title)
+    if beyond:
+        print("beyond the target:", ", ".join(beyond))
+    return 1 if beyond else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
