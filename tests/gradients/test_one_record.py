@@ -221,9 +221,13 @@ def _operator(name: str, *, own_rule: bool) -> Any:
 
 
 class TestCustomOperators:
-    def test_one_without_a_rule_of_its_own_works(self) -> None:
+    def test_one_without_a_rule_of_its_own_is_refused_too(self) -> None:
+        """Its code would run row after row, and what it draws would depend on the row's place."""
         operator = _operator("plain_sine", own_rule=False)
-        assert_matches_loop(Model(lambda model, x, y: operator(y)), batch())
+        model = Model(lambda model, x, y: operator(y))
+        with pytest.raises(UnsupportedModelError, match=r"operator plumbline_tests.*plain_sine"):
+            capture(model, output_losses, batch())
+        assert capture(model, output_losses, batch(), isolation="loop").records > 1
 
     def test_one_with_a_rule_of_its_own_is_refused(self) -> None:
         operator = _operator("mixing_sine", own_rule=True)

@@ -244,3 +244,58 @@ def test_a_method_that_keeps_something_of_every_record_is_refused() -> None:
     )
     with pytest.raises(ValueError, match="keeps something of every record"):
         run.audit_neighbours()
+
+
+class Pooled(Classifier):
+    """Attention with dropout: a learned query, or several queries for each key."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.query = nn.Parameter(torch.randn(1, 1, 1, 8))
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.3, batch_first=True)
+
+    def change(self, x: Tensor) -> Tensor:
+        if self.kind == "module":
+            query = self.query[0].expand(len(x), -1, -1)
+            changed: Tensor = self.attention(query, x, x, need_weights=False)[0]
+            return changed
+        heads = x[:, None].expand(-1, 2, -1, -1)
+        query = self.query if self.kind == "query" else heads.repeat(1, 2, 1, 1)
+        options = {"enable_gqa": True} if self.kind == "groups" else {}
+        found = nn.functional.scaled_dot_product_attention(
+            query, heads, heads, dropout_p=0.3, **options
+        )
+        return found.mean(1)
+
+
+@pytest.mark.parametrize("kind", ["query", "module", "groups"])
+def test_dropout_inside_attention_belongs_to_the_record(kind: str) -> None:
+    assert private(Pooled(kind)).audit_neighbours(steps=1, changes=2).holds
+
+
+class InPlace(Classifier):
+    """Changes its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = super().forward(x.neg_())
+        return logits
+
+
+@pytest.mark.parametrize("isolation", ["vmap", "loop"])
+def test_a_model_that_changes_its_input_sees_it_unchanged_in_every_pass(isolation: str) -> None:
+    model = InPlace()
+    x = torch.randn(RECORDS, 5, WIDTH)
+    before = x.clone()
+    run = pl.make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        (x, torch.arange(RECORDS) % 2),
+        loss=CE,
+        method=pl.methods.bam(clip=0.05, radius=0.5),
+        budget=pl.Budget(noise_multiplier=1.0, delta=1e-3, steps=3, expected_batch_size=50),
+        max_physical_batch=16,
+        isolation=isolation,  # type: ignore[arg-type]
+    )
+    assert run.audit_neighbours(steps=1, records=33, changes=2).holds
+    assert torch.equal(x, before)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import plumbline as pl
-from plumbline.gradients.errors import RecordsMixError, UnsupportedModelError
+from plumbline.gradients.errors import RecordsMixError
 from tests.training.small import LOSS, RECORDS, budget, private, run
 
 ALL = budget(expected_batch_size=RECORDS, steps=12)
@@ -68,9 +68,16 @@ class WritesInTheBackwardPass(nn.Module):
         return y
 
 
-def test_what_a_tensor_hook_writes() -> None:
-    mine = private(WritesInTheBackwardPass(), plan=ALL)
-    with pytest.raises(UnsupportedModelError, match="hook on a tensor"):
+def test_a_tensor_hook_is_not_installed_inside_a_records_run() -> None:
+    """There a tensor says that it requires no gradient; one who insists is refused."""
+    model = WritesInTheBackwardPass()
+    run(private(model, plan=ALL))
+    assert float(model.seen) == 0
+
+
+def test_what_a_tensor_hook_writes_in_the_loop() -> None:
+    mine = private(WritesInTheBackwardPass(), plan=ALL, isolation="loop")
+    with pytest.raises(RecordsMixError, match="buffer 'seen'"):
         run(mine)
     assert mine.charged == 0
 

@@ -82,9 +82,10 @@ def gradients(
 
 
 def _rows(leaf: Any, record: int, records: int) -> Any:
+    """A record's own rows; a copy, since a model may change its input in place."""
     if not isinstance(leaf, Tensor) or leaf.dim() == 0:
         return leaf
-    return by_record(leaf, records)[record]
+    return by_record(leaf, records)[record].clone()
 
 
 def _differentiated(

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from plumbline.gradients.errors import CaptureError, LossError
+from plumbline.gradients.errors import CaptureError, LossError, RecordsMixError
 from plumbline.gradients.lowering import by_record, has_records
 from plumbline.gradients.record_mode import RecordMode
 from plumbline.gradients.tape import Tape, quiet_vmap
@@ -48,7 +48,9 @@ def for_each_record(function: Callable[[Any], Tensor], batch: Any, tape: Tape) -
     """
     leaves, spec = tree_flatten(batch)
     places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.dim()]
-    rows = [by_record(leaves[at], tape.records) for at in places]
+    # Copies: a model may change its input in place, and another pass reads it again.
+    rows = [by_record(leaves[at], tape.records).clone() for at in places]
+    before = torch.default_generator.get_state() if tape.has_random else None
     mode = RecordMode(tape)
 
     def one(*own: Tensor) -> Tensor:
@@ -66,6 +68,11 @@ def for_each_record(function: Callable[[Any], Tensor], batch: Any, tape: Tape) -
         result = torch.vmap(one, randomness="error")(*rows)
     tape.guard = mode
     mode.refuse_kept()
+    if before is not None and not torch.equal(before, torch.default_generator.get_state()):
+        raise RecordsMixError(
+            "The model draws random numbers in a way that depends on a record's place in the "
+            'batch. Use torch\'s usual random functions, or isolation="loop".'
+        )
     return result
 
 

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FrameType, FunctionType
 from typing import Any, TypeVar
 
-import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._functorch.autograd_function import custom_function_call
@@ -88,7 +87,7 @@ class RecordMode(TorchFunctionMode):
             return self.noted(rule(*args, **kwargs))
         result = HANDLERS[func](self._tape, *args, **kwargs) if func in REWRITES else None
         if result is None:
-            _refuse_opaque(func)
+            _refuse_opaque(func, (*args, *kwargs.values()))
             result = func(*args, **kwargs)
         return self.noted(result)
 
@@ -155,10 +154,7 @@ def _holder(tensor: Tensor) -> str:
     return "somewhere outside"
 
 
-_KEYS = ("FuncTorchBatched", "FuncTorchVmapMode", "FuncTorchBatchedDecomposition")
-
-
-def _refuse_opaque(func: Any) -> None:
+def _refuse_opaque(func: Any, args: Sequence[Any]) -> None:
     """Refuses a function whose code, or whose rule for ``vmap``, would see the whole batch."""
     if func in _HOOKS:
         raise UnsupportedModelError(
@@ -172,15 +168,12 @@ def _refuse_opaque(func: Any) -> None:
                 "which hides what it does. Call its code directly, or use "
                 'isolation="loop".'
             )
-    elif isinstance(func, OpOverload | OpOverloadPacket):
-        overloads: list[Any] = [func]
-        if isinstance(func, OpOverloadPacket):
-            overloads = [getattr(func, name) for name in func._overload_names]
-        for one in overloads:
-            if one.namespace not in ("aten", "prims", "prim") and any(
-                torch._C._dispatch_has_kernel_for_dispatch_key(one.name(), key) for key in _KEYS
-            ):
-                raise _own_rule(f"The operator {func}")
+    elif (
+        isinstance(func, OpOverload | OpOverloadPacket)
+        and str(func).split(".")[0] not in ("aten", "prims", "prim")
+        and any(isinstance(one, Tensor) and has_records(one) for one in args)
+    ):  # without a rule, its code runs row after row: what it draws would depend on the place
+        raise _own_rule(f"The operator {func}")
 
 
 def _own_rule(name: str) -> UnsupportedModelError:

@@ -231,6 +231,11 @@ class Tape:
         self._read: list[tuple[Tensor, int]] = []
 
     @property
+    def has_random(self) -> bool:
+        """Whether the records' random numbers are given, rather than drawn when first used."""
+        return self._random is not None
+
+    @property
     def random(self) -> Draws:
         """The records' own random numbers."""
         if self._random is None:

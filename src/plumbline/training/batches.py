@@ -313,7 +313,7 @@ class PrivateChunk:
         with self._batch.same_random_numbers():
             if whole.together is not None:
                 with own_statistics(whole.model):
-                    return _of_sizes(whole, self.units, taken)
+                    return _together(whole, self.units, taken, alone=self._together)
             gradients = _of_two(whole, taken) if whole.rows == 1 else taken(whole)
         bad = (~torch.isfinite(gradients.losses)).double().mean()
         self._batch.bad_losses[self._place] = float(bad) * self.records
@@ -398,29 +398,30 @@ def _of_two(one: _Pass, taken: Callable[[_Pass], PerSampleGradients]) -> PerSamp
     return taken(twice).select(torch.zeros(1, dtype=torch.long))
 
 
-def _of_sizes(
-    whole: _Pass, units: int, taken: Callable[[_Pass], PerSampleGradients]
+def _together(
+    whole: _Pass, units: int, taken: Callable[[_Pass], PerSampleGradients], *, alone: bool
 ) -> PerSampleGradients:
     """What is ``taken`` of units whose rows go through the model together, in order.
 
-    Units of equally many rows are run at once.
+    Records with company of their own have equally many rows and are run at once. Buckets have not,
+    and each is run alone: beside others, the rounding of one would depend on how many there are.
     """
     assert whole.together is not None
-    together = whole.together
-    counts = torch.bincount(together)
+    counts = torch.bincount(whole.together)
     starts = counts.cumsum(0) - counts
-    parts: list[tuple[Tensor, PerSampleGradients]] = []
-    for size in sorted(set(counts.tolist())):
-        members = (counts == size).nonzero()[:, 0]
+
+    def of(members: Tensor) -> PerSampleGradients:
+        size = int(counts[members[0]])
         index = (starts[members][:, None] + torch.arange(size, device=starts.device)).flatten()
         unit = members if whole.unit is None else whole.unit[index[::size]]
         one = whole.select(index, unit, size)
-        parts.append((members, _of_two(one, taken) if len(members) == 1 else taken(one)))
-    if len(parts) > 1:
-        order = torch.cat([members for members, _ in parts]).argsort()
-        gradients = PerSampleGradients.stacked([part for _, part in parts]).select(order)
+        return _of_two(one, taken) if len(members) == 1 else taken(one)
+
+    members = torch.arange(len(counts), device=counts.device)
+    if alone:
+        gradients = PerSampleGradients.stacked([of(one) for one in members[:, None]])
     else:
-        gradients = parts[0][1]
+        gradients = of(members)
     if whole.unit is None or len(counts) == units:
         return gradients
     return gradients.pool(whole.unit[starts], units)

@@ -212,7 +212,7 @@ def test_without_company_there_are_no_statistics(kind: str, frozen: bool) -> Non
             module.requires_grad_(not frozen)
     for isolation in ("vmap", "loop"):
         with pytest.raises(RecordsMixError, match=r"in training mode.*GroupNorm"):
-            case.captured(isolation=isolation)
+            capture(case.model, case.losses, (case.rows, case.weights), isolation=isolation)
 
 
 def test_modules_are_put_back_after_an_error(kind: str) -> None:

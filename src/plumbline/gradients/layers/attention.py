@@ -108,16 +108,21 @@ def attention(
 ) -> Tensor | None:
     """``F.scaled_dot_product_attention`` of all records in one call of the kernel."""
     inputs = (query, key, value, attn_mask)
-    if any(tape.weight(one) is not None for one in inputs) or not any(
-        isinstance(one, Tensor) and has_records(one) for one in inputs
-    ):
-        return None
-    if dropout_p > 0.0 and not enable_gqa:
+    if dropout_p > 0.0:  # by ordinary functions: the kernel would draw by place in the batch
+        if enable_gqa:
+            each = query.shape[-3] // key.shape[-3]
+            key, value = (one.repeat_interleave(each, -3) for one in (key, value))
         scores_scale = 1.0 if scale is None else scale * math.sqrt(query.shape[-1])
         mask = _causal(query, key) if is_causal else attn_mask
         if mask is not None and mask.dtype == torch.bool:
             mask = _additive(~mask, query.dtype)
         return _attend(tape, query * scores_scale, key, value, mask, dropout_p)[0]
+    if (
+        any(tape.weight(one) is not None for one in inputs)
+        or not any(isinstance(one, Tensor) and has_records(one) for one in inputs)
+        or len({one.dim() for one in (query, key, value)}) > 1
+    ):
+        return None
 
     def on_batch(call: Lowered, args: Any, kwargs: Any) -> Tensor:
         *qkv, mask = args
@@ -134,7 +139,7 @@ def attention(
         if rank == 4:
             q, k, v = (one.flatten(0, 1) for one in (q, k, v))
         output = F.scaled_dot_product_attention(
-            q, k, v, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            q, k, v, mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
         )
         return by_record(output, tape.records) if rank == 4 else output
 

@@ -21,6 +21,7 @@ from plumbline.gradients.errors import CaptureError, UnsupportedModelError
 from plumbline.gradients.layers import ANYTHING, handles
 from plumbline.gradients.tape import Tape, Weight, quiet_vmap
 from plumbline.gradients.tracked import Tracked
+from plumbline.record_random import own_generators
 
 _LOOPED: set[str] = set()
 
@@ -115,6 +116,13 @@ def _meet(tape: Tape, call: _Call, weights: dict[int, Weight], records: list[int
     except CaptureError:
         raise
     except (RuntimeError, ValueError, NotImplementedError) as reason:
+        if "random operation" in str(reason):
+            raise UnsupportedModelError(
+                f"{getattr(call.func, '__name__', call.func)} draws random numbers beside the "
+                f"parameter '{next(iter(weights.values())).name}', which would depend on a "
+                "record's place in the batch. Draw with torch.rand_like or torch.randn_like of "
+                'the record\'s own tensor and combine the two, or use isolation="loop".'
+            ) from reason
         result = _loop(tape, one, list(values.values()), next(iter(weights.values())), reason)
     for part in result:
         if part.is_floating_point():
@@ -134,7 +142,10 @@ def _loop(
     reason: Exception,
 ) -> list[Tensor]:
     why = str(reason).splitlines()[0]
-    rows = [one(*(value[record] for value in values)) for record in range(tape.records)]
+    rows = []
+    for record, seed in enumerate(tape.random.seeds().tolist()):
+        with own_generators("operation", seed):
+            rows.append(one(*(value[record] for value in values)))
     if weight.name not in _LOOPED:
         _LOOPED.add(weight.name)
         warnings.warn(
