@@ -159,7 +159,11 @@ def _loss_left(study: Study, tuned: str) -> str:
     )
     known = {title: value for title, value in left.items() if value is not None}
     least = min(known, key=lambda title: known[title])
-    return text if least == tuned else f"{text} {least} is {known[least]:.2f} above."
+    if least == tuned:
+        return text
+    gap = round(known[least], 2)
+    where = f"{gap:.2f} above" if gap > 0 else f"{-gap:.2f} below" if gap else "as low as it"
+    return f"{text} {least} is {where}."
 
 
 def _added(study: Study, title: str) -> float | None:
