@@ -43,7 +43,7 @@ def generator_of(value: Any) -> Any:
         value = getattr(value, "__self__", None) if callable(value) else None
         if not isinstance(value, KINDS):
             return None
-    shared = (torch.default_generator, random._inst, np.random.mtrand._rand)  # type: ignore[attr-defined]
+    shared = (torch.default_generator, random._inst, np.random.mtrand._rand)
     is_shared = isinstance(value, _WITHOUT_STATE) or any(value is one for one in shared)
     return None if is_shared else value
 

@@ -115,10 +115,10 @@ class OneByOne(Records):
 
 
 _OWN_GENERATOR = (
-    "A random generator that the data set (or the collate function) holds was drawn from as records "
-    "were read: what a record looks like would depend on the records read before it. Use the "
-    "global generators of torch, NumPy (np.random.rand) or Python's random instead, which are set "
-    "for each record and step; or make a generator anew for each record, from these: "
+    "A random generator that the data set (or the collate function) holds was drawn from as "
+    "records were read: what a record looks like would depend on the records read before it. Use "
+    "the global generators of torch, NumPy (np.random.rand) or Python's random instead, which are "
+    "set for each record and step; or make a generator anew for each record, from these: "
     "np.random.default_rng(np.random.randint(2**31)) in __getitem__."
 )
 
