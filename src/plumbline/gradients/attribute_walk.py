@@ -276,13 +276,12 @@ def _checksum(array: Any) -> tuple[Any, ...]:
 
 
 def _of_function(function: FunctionType) -> Any:
-    """What a function of the user's keeps; None if there is nothing, or it is another's."""
+    """What a function of the user's keeps; None for another's."""
     source: str | None = function.__module__
     if source is not None and not is_own(source):
         return None
-    parts = (Cells(function), vars(function), function.__defaults__, function.__kwdefaults__)
-    kept = tuple(part for part in parts if part)
-    return kept or None
+    parts = (Cells(function), function.__defaults__, function.__kwdefaults__)
+    return vars(function), *(part for part in parts if part)
 
 
 def _of_iterator(value: Any) -> Any:
