@@ -268,7 +268,7 @@ def test_what_is_refused(beside: Callable[[Any, Tensor], object], message: str) 
         pytest.param(lambda m, x: torch.rand(1), id="the-global-generator"),
         pytest.param(lambda m, x: m.head.register_forward_hook(print).remove(), id="hooks"),
         pytest.param(lambda m, x: x.add_(1), id="the-input"),
-        pytest.param(lambda m, x: random.random() + np.random.rand(), id="global-functions"),
+        pytest.param(lambda m, x: random.random() + np.random.rand(), id="functions"),  # noqa: NPY002
         pytest.param(lambda m, x: DATA[0], id="a-data-set-that-keeps-what-it-read"),
     ],
 )
