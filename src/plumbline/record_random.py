@@ -139,26 +139,13 @@ def set_generators(key: str, number: int) -> None:
 
 
 @contextmanager
-def kept_generators() -> Iterator[Callable[[], bool]]:
-    """Restores the global generators when the block ends, whatever happens in it.
-
-    Yields a function that says whether any of them was drawn from, or set, since.
-    """
+def kept_generators() -> Iterator[None]:
+    """Restores the global generators when the block ends, whatever happens in it."""
     own = torch.default_generator.get_state()
     python = random.getstate()
     numpy: Any = np.random.get_state()  # noqa: NPY002
-
-    def used() -> bool:
-        now: Any = np.random.get_state()  # noqa: NPY002
-        return (
-            not torch.equal(torch.default_generator.get_state(), own)
-            or now[2:] != numpy[2:]
-            or not np.array_equal(now[1], numpy[1])
-            or random.getstate() != python
-        )
-
     try:
-        yield used
+        yield
     finally:
         torch.default_generator.set_state(own)
         random.setstate(python)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,17 +13,24 @@ from torch import Tensor, nn
 import plumbline as pl
 from plumbline.clipping import Flat, PerGroup
 from plumbline.evaluation import Bam, DpSam, Views
+from plumbline.gradients.errors import RecordsMixError
 from plumbline.record_random import Draws
 from tests.methods.literal import CLIP, RECORDS, close, images, network, prepare, train
 
 
 class Logged:
-    """An augmentation that keeps the rows it made."""
+    """An augmentation that keeps the rows it made, where no watch looks."""
 
     row_by_row = True
 
     def __init__(self) -> None:
-        self.made: list[Tensor] = []
+        self.hidden = threading.local()
+        self.hidden.made = []
+
+    @property
+    def made(self) -> list[Tensor]:
+        made: list[Tensor] = self.hidden.made
+        return made
 
     def __call__(self, rows: Tensor, draws: Draws) -> Tensor:
         made = rows * (0.5 + draws.uniform()).to(rows)[:, None, None, None]
@@ -31,6 +40,36 @@ class Logged:
 
     def __deepcopy__(self, memo: Any) -> Logged:
         return self  # a method is copied when a run is made; the log is to be the same
+
+
+class OwnGenerator:
+    """An augmentation that draws from a generator that it made, or remembers the last record."""
+
+    def __init__(self, remembers: bool) -> None:
+        self.rng, self.last, self.remembers = np.random.default_rng(0), 0.0, remembers
+
+    def __call__(self, rows: Tensor, draws: Draws) -> Tensor:
+        if self.remembers:
+            self.last = rows.mean().item()
+            return rows + self.last
+        return rows + self.rng.normal()
+
+
+@pytest.mark.parametrize(
+    ("remembers", "message"),
+    [
+        (
+            False,
+            "'rng' of the object OwnGenerator beside the model.*Draw from the global functions",
+        ),
+        (True, "'last' of the object OwnGenerator"),
+    ],
+)
+def test_an_augmentation_that_goes_on_from_record_to_record_is_refused(
+    remembers: bool, message: str
+) -> None:
+    with pytest.raises(RecordsMixError, match=message):
+        train(viewed(Views(OwnGenerator(remembers), 2)))
 
 
 def unchanged(rows: Tensor, draws: Draws) -> Tensor:

@@ -1,11 +1,15 @@
 """What a model may and may not do to itself while it looks at records."""
 
+import functools
+import itertools
 import logging
+import queue
 import random
+import threading
 import types
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +22,58 @@ from plumbline.gradients.state_watch import StateWatch
 
 KEPT: list[Any] = []
 CALLS = 0
+RNG = np.random.default_rng(0)
+DRAW = np.random.default_rng(0).random
+BITS = np.random.PCG64(0)
+STATE = np.random.RandomState(0)
+TORCH = torch.Generator()
+PYTHON = random.Random(0)
+COUNTS = np.zeros(3)
+
+
+class Meter:
+    """A running mean, as many training scripts have."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+
+    def update(self, value: float) -> None:
+        self.total += value
+
+
+class Data:
+    def __init__(self) -> None:
+        self.cache: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, number: int) -> int:
+        self.cache[number] = len(self.cache)
+        return number
+
+
+DATA = Data()
+METER = Meter()
+METERS = {"a": Meter()}
+
+
+class Slotted:
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0.0
+
+
+def by_default(value: float, state: dict[str, float] = {}) -> None:  # noqa: B006
+    state["sum"] = state.get("sum", 0.0) + value
+
+
+def yielding() -> Iterator[int]:
+    number = 0
+    while True:
+        number += 1
+        yield number
 
 
 def watch(model: nn.Module, seed: int = 0, **beside: Any) -> StateWatch:
@@ -56,6 +112,14 @@ class Model(nn.Module):
         self.generator = torch.Generator()
         self.numbers = np.random.default_rng(0)
         self.python = random.Random(0)
+        self.counting, self.cycling = itertools.count(), itertools.cycle([1, 2, 3])
+        self.yielding, self.listing = yielding(), iter([1, 2, 3])
+        self.queue: queue.Queue[int] = queue.Queue()
+        self.simple: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self.queue.put(0)
+        self.simple.put(0)
+        self.many, self.large = [0.0] * 2000, np.zeros(20_000)
+        self.slotted = Slotted()
         self.hidden = [nn.BatchNorm1d(4)]
         self.log = logging.getLogger("test")
         self.beside = beside
@@ -146,6 +210,30 @@ def write_globally(model: Any, x: Tensor) -> None:
             lambda m, x: KEPT.append(x), "variable 'KEPT' of the Python module", id="global"
         ),
         pytest.param(write_globally, "variable 'CALLS' of the Python module", id="global-counter"),
+        pytest.param(lambda m, x: RNG.random(), "variable 'RNG'.*Draw from the", id="global-rng"),
+        pytest.param(lambda m, x: DRAW(), "variable 'DRAW'.*Draw from the", id="global-method"),
+        pytest.param(lambda m, x: BITS.random_raw(), "'BITS'.*Draw from the", id="global-bits"),
+        pytest.param(
+            lambda m, x: STATE.rand(), "variable 'STATE'.*Draw from the", id="global-random-state"
+        ),
+        pytest.param(
+            lambda m, x: torch.rand(1, generator=TORCH), "'TORCH'.*Draw from the", id="global-torch"
+        ),
+        pytest.param(lambda m, x: PYTHON.random(), "'PYTHON'.*Draw from the", id="global-python"),
+        pytest.param(lambda m, x: METER.update(1.0), r"'METER\['total'\]'", id="global-object"),
+        pytest.param(lambda m, x: METERS["a"].update(1.0), "'METERS", id="global-objects"),
+        pytest.param(lambda m, x: COUNTS.__setitem__(0, 1), "'COUNTS'", id="global-array"),
+        pytest.param(lambda m, x: setattr(put, "last", 1.0), "'put", id="function-attribute"),
+        pytest.param(lambda m, x: by_default(1.0), "'by_default", id="default-argument"),
+        pytest.param(lambda m, x: next(m.counting), "'counting", id="count"),
+        pytest.param(lambda m, x: next(m.yielding), "'yielding", id="python-iterator"),
+        pytest.param(lambda m, x: next(m.cycling), "'cycling", id="cycle"),
+        pytest.param(lambda m, x: next(m.listing), "'listing", id="list-iterator"),
+        pytest.param(lambda m, x: m.queue.put(m.queue.get() + 1), "'queue", id="queue"),
+        pytest.param(lambda m, x: m.simple.put(m.simple.get() + 1), "'simple", id="simple-queue"),
+        pytest.param(lambda m, x: m.many.__setitem__(0, 1.0), "'many'", id="long-list"),
+        pytest.param(lambda m, x: m.large.__setitem__(9000, 1.0), "'large'", id="large-array"),
+        pytest.param(lambda m, x: setattr(m.slotted, "total", 1.0), "'slotted", id="slots"),
         pytest.param(
             lambda m, x: setattr(Model, "shared", x),
             "variable 'shared' of the class Model",
@@ -180,6 +268,8 @@ def test_what_is_refused(beside: Callable[[Any, Tensor], object], message: str) 
         pytest.param(lambda m, x: torch.rand(1), id="the-global-generator"),
         pytest.param(lambda m, x: m.head.register_forward_hook(print).remove(), id="hooks"),
         pytest.param(lambda m, x: x.add_(1), id="the-input"),
+        pytest.param(lambda m, x: random.random() + np.random.rand(), id="functions"),  # noqa: NPY002
+        pytest.param(lambda m, x: DATA[0], id="a-data-set-that-keeps-what-it-read"),
     ],
 )
 def test_what_is_fine(beside: Callable[[Any, Tensor], object]) -> None:
@@ -189,14 +279,13 @@ def test_what_is_fine(beside: Callable[[Any, Tensor], object]) -> None:
 class SeventhTime:
     """Writes at every seventh pass; how many there were, nobody can see."""
 
-    __slots__ = ("calls",)
-
     def __init__(self) -> None:
-        self.calls = 0
+        self.hidden = threading.local()
+        self.hidden.calls = 0
 
     def __call__(self, model: Any, x: Tensor) -> None:
-        self.calls += 1
-        if self.calls % 7 == 0:
+        self.hidden.calls += 1
+        if self.hidden.calls % 7 == 0:
             model.seen.data.copy_(x[0])
 
 
@@ -311,6 +400,60 @@ def test_the_loss_function_is_watched_too() -> None:
         pytest.raises(RecordsMixError, match="variable 'kept' of the function loss"),
         watching.step(),
     ):
+        loss(model(torch.randn(3, 4)))
+
+
+class CountingLoss:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, output: Tensor) -> Tensor:
+        self.calls += 1
+        return output.sum() * self.calls
+
+
+class Around:
+    def __init__(self) -> None:
+        self.inner = CountingLoss()
+
+    def loss(self, output: Tensor) -> Tensor:
+        return self.inner(output)
+
+
+def closing() -> Callable[[Tensor], Tensor]:
+    counting = CountingLoss()
+    return lambda output: counting(output)
+
+
+def nonlocally() -> Callable[[Tensor], Tensor]:
+    calls = 0
+
+    def loss(output: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return output.sum() * calls
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (CountingLoss(), "'calls' of the object CountingLoss beside the model"),
+        (Around().loss, r"'inner\['calls'\]' of the object Around"),
+        (functools.partial(lambda state, output: state(output), CountingLoss()), "'calls'"),
+        (closing(), r"'counting\['calls'\]' of the function"),
+        (nonlocally(), "'calls' of the function loss"),
+    ],
+    ids=["object", "method", "partial", "closure", "nonlocal"],
+)
+def test_what_a_loss_keeps(loss: Callable[[Tensor], Tensor], message: str) -> None:
+    model = nn.Linear(4, 2)
+    watching = watch(model, beside=[loss])
+    for _ in range(2):
+        with watching.step():
+            model(torch.randn(3, 4))
+    with pytest.raises(RecordsMixError, match=message), watching.step():
         loss(model(torch.randn(3, 4)))
 
 

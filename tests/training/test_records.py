@@ -1,7 +1,9 @@
 """Every kind of data set gives the same records, and what cannot be sampled is refused."""
 
+import random
 from collections import UserDict
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import datasets
@@ -10,11 +12,19 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
 from plumbline.data.base import Split
 from plumbline.data.images import Pixels
 from plumbline.data.own import as_splits
+from plumbline.gradients.errors import RecordsMixError
 from plumbline.training.records import records_of, to_device
 from plumbline.training.stacking import UnequalRecords
 
@@ -276,19 +286,76 @@ class Counted(Map):
         return (x + torch.rand(2) if self.draws and number % 2 else x), y
 
 
-def test_generators_are_set_only_for_a_data_set_that_draws() -> None:
-    still, drawing = Counted(False), Counted(True)
-    records = records_of(still)
-    for _ in range(3):
-        records.fetch(INDEX, "key")
-    assert still.reads == 6
+def test_records_are_read_once_with_their_own_generators() -> None:
+    drawing = Counted(True)
     records = records_of(drawing)
     first = [records.fetch(INDEX, "key")[0] for _ in range(3)]
-    assert drawing.reads == 8  # the first time twice: then it was found to draw
+    assert drawing.reads == 6
     assert torch.equal(first[0], first[1])
-    # What a batch that does not draw gives is the same either way.
-    even = torch.tensor([2, 4])
-    assert torch.equal(records.fetch(even, "key")[0], records_of(drawing).fetch(even, "key")[0])
+    assert not torch.equal(first[0], records.fetch(INDEX, "next")[0])
+
+
+class Cached(Map):
+    """Keeps what it read, with the noise that it drew."""
+
+    def __init__(self) -> None:
+        self.cache: dict[int, Tensor] = {}
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        if number not in self.cache:
+            self.cache[number] = X[number] + torch.rand(2)
+        return self.cache[number], Y[number]
+
+
+def test_a_data_set_that_keeps_its_first_reading_reads_with_the_records_own_numbers() -> None:
+    alone = records_of(Cached()).fetch(torch.tensor([1]), "key")[0]
+    assert torch.equal(records_of(Cached()).fetch(INDEX, "key")[0][1:], alone)
+
+
+RNG = np.random.default_rng(0)
+
+
+class Held(Map):
+    """Has a generator somewhere, and uses it for one record alone."""
+
+    def __init__(self, where: str) -> None:
+        self.generator: Any = torch.Generator()
+        self.nested = {"transforms": [partial(np.random.default_rng(0).normal, 0.0)]}
+        self.where = where
+        closed = random.Random(0)
+        self.closed = lambda: closed.random()
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        if number == 4:
+            if self.where == "attribute":
+                torch.rand(1, generator=self.generator)
+            elif self.where == "nested":
+                self.nested["transforms"][0]()
+            elif self.where == "global":
+                RNG.random()
+            elif self.where == "closure":
+                self.closed()
+        return super().__getitem__(number)
+
+
+@pytest.mark.parametrize("where", ["attribute", "nested", "global", "closure"])
+def test_a_generator_that_the_data_set_holds_must_not_be_drawn_from(where: str) -> None:
+    for dataset in (Held(where), Subset(Held(where), range(6))):
+        records = records_of(dataset)
+        records.fetch(torch.tensor([1, 2]), "key")
+        with pytest.raises(RecordsMixError, match=r"data set .* holds.*Use the global generators"):
+            records.fetch(INDEX, "key")
+    records_of(Held("nowhere")).fetch(INDEX, "key")
+
+
+def test_a_generator_that_the_collate_function_holds_must_not_be_drawn_from() -> None:
+    own = np.random.default_rng(0)
+
+    def collate(rows: list[Any]) -> Any:
+        return rows[0][0][None] + own.random()
+
+    with pytest.raises(RecordsMixError, match="collate function"):
+        records_of(Map(), collate).fetch(INDEX, "key")
 
 
 @pytest.mark.parametrize(

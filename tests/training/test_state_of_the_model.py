@@ -1,5 +1,6 @@
 """A run whose model keeps something of its records ends before anything is released."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,14 +40,13 @@ def when_gradients_are_on(model: Any, x: Tensor) -> None:
 class EverySeventhTime:
     """Nobody can see how often it was called."""
 
-    __slots__ = ("calls",)
-
     def __init__(self) -> None:
-        self.calls = 0
+        self.hidden = threading.local()
+        self.hidden.calls = 0
 
     def __call__(self, model: Any, x: Tensor) -> None:
-        self.calls += torch.is_grad_enabled()
-        if self.calls == 7:
+        self.hidden.calls += torch.is_grad_enabled()
+        if self.hidden.calls == 7:
             model.seen.data.fill_(1.0)
 
 

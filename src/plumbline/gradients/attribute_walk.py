@@ -6,24 +6,32 @@ Two walks of a model give equal lists if nothing it holds was changed between th
 | --- | --- |
 | numbers, strings, None | value |
 | tensors (parameters, buffers, plain attributes) | identity, version and place in memory |
-| NumPy arrays | value; larger ones than 64 kB by identity |
-| lists, tuples, dicts, sets, deques | items, 5 levels deep; more than 1,000 by their number |
+| NumPy arrays | checksum; of those above 4 MB, of a part |
+| lists, tuples, dicts, sets, deques | items, 5 levels deep; of more than 1,000, a sample |
 | generators of torch, NumPy and Python | their state |
+| iterators and queues | where they are, and what they hold |
+| the user's own functions, bound methods, ``partial`` | closures, defaults, attributes, arguments |
 | objects of other classes that are not the standard library's | their attributes, likewise |
-| everything else (functions, locks, loggers) | identity |
+| everything else (locks, loggers, functions of other packages) | identity |
 
 Modules in lists, which torch does not know, are walked too. torch's bookkeeping (hooks, modes) is
-left out. Variables (``names``) are looked at less deeply.
+left out. Variables (``names``) are looked at less deeply: containers by the identity of their
+items, objects only of the user's own classes. Data sets among them are left out: they may keep what
+they read, and ``training.records`` sees to their generators.
 """
 
 from __future__ import annotations
 
-import random
+import gc
+import queue
 import sys
+import warnings
 import zlib
 from collections import deque
-from collections.abc import Mapping
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import count
+from types import CodeType, FunctionType, GeneratorType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +40,9 @@ from torch import Tensor, nn
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from plumbline.gradients.holders import Holders, Mark, mark_of
+from plumbline.gradients.held_generators import generator_of, in_slots, state_of
+from plumbline.gradients.holders import Holders, Mark, Sample, mark_of
+from plumbline.gradients.own_code import Cells, is_own
 
 Path = tuple[Any, ...]
 """From the inside out: a key, then the path of what holds it; ``()`` for the root."""
@@ -40,9 +50,11 @@ Path = tuple[Any, ...]
 
 _PLAIN = frozenset(
     {int, float, complex, bool, str, bytes, type(None), torch.Size, torch.dtype, torch.device}
+    | {range, slice, type(Ellipsis)}
 )
 _BOOKKEEPING = frozenset(vars(nn.Module())) - {"_parameters", "_buffers", "_modules"}
-_DEEPEST, _MOST, _BYTES = 5, 1000, 2**16
+_CONTAINERS = (dict, list, tuple, deque, set, frozenset, Cells)
+_DEEPEST, _DEEPEST_OF_VARIABLES, _MOST, _BYTES = 5, 3, 1000, 2**22
 
 
 class Walk:
@@ -57,6 +69,7 @@ class Walk:
         still: The tensors that are not trained, each once, with their paths; without variables'.
         marks: What each of them is recognised by.
         trained: The tensors that are; their versions are not compared.
+        random: Which of ``found`` are states of generators, when naming.
     """
 
     def __init__(self, *, naming: bool = False) -> None:
@@ -66,7 +79,9 @@ class Walk:
         self.marks: list[Mark] = []
         self.trained: list[tuple[Tensor, Path]] = []
         self._seen: set[int] = set()
+        self.random: set[int] = set()
         self._held = Holders()
+        self._of_variables = False
 
     def untouched(self) -> bool:
         """Whether it is certain, at a glance, that another walk would find the same."""
@@ -101,25 +116,44 @@ class Walk:
             else:
                 self._value(value, key, path, 0)
 
+    def beside(self, one: Any, path: Path) -> None:
+        """Walks what takes part in a pass beside the model: a loss, say."""
+        if isinstance(one, nn.Module):
+            self.module(one, path)
+            return
+        holders = [getattr(one, "__dict__", {}), in_slots(one)]
+        if isinstance(one, FunctionType):
+            holders.append(Cells(one))
+            defaults = (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())
+            holders.append({f"default {place}": value for place, value in enumerate(defaults)})
+        self._held.watchful |= bool(holders[1])
+        for held in holders:
+            self._held.add(held)
+            self._items(held, path, 0)
+
     def names(self, names: Mapping[str, Any], path: Path) -> None:
-        """Walks variables (a class's, a function's, a Python module's): containers one level."""
+        """Walks variables: a class's, a function's, a Python module's."""
         self._held.add(names)
+        self._of_variables = True
         for name, value in names.items():
-            if name.startswith("__"):
-                continue
-            if type(value) in _PLAIN:
-                self._note(value, name, path)
-            elif isinstance(value, Tensor):
-                self._held.tensors.append(value)
-                self._note(mark_of(value), name, path)
-            else:
-                self._note(id(value), name, path)
-                if isinstance(value, dict | list | deque | set):
-                    self._held.add(value, most=_MOST)
-                    self._note(len(value), name, path)
-                    if len(value) <= _MOST:
-                        inside = value.values() if isinstance(value, dict) else value
-                        self._note(tuple(map(id, inside)), name, path)
+            if not name.startswith("__"):
+                self._variable(value, name, path)
+        self._of_variables = False
+
+    def _variable(self, value: Any, name: str, path: Path) -> None:
+        if not isinstance(value, dict | list | deque | set):
+            self._value(value, name, path, _DEEPEST - _DEEPEST_OF_VARIABLES)
+            return
+        self._note(id(value), name, path)
+        self._held.add(value, most=_MOST)
+        self._note(len(value), name, path)
+        inside = value.values() if isinstance(value, dict) else value
+        self._note(tuple(map(id, inside if len(value) <= _MOST else Sample(value))), name, path)
+        if len(value) <= _MOST and id(value) not in self._seen:
+            self._seen.add(id(value))
+            for place, one in enumerate(inside):
+                if type(one) not in _PLAIN and not isinstance(one, (Tensor, *_CONTAINERS)):
+                    self._value(one, place, (name, path), _DEEPEST - _DEEPEST_OF_VARIABLES + 1)
 
     def _value(self, value: Any, key: Any, path: Path, depth: int) -> None:
         kind = type(value)
@@ -129,35 +163,66 @@ class Walk:
             self._tensor(value, key, path)
         elif isinstance(value, nn.Module):
             self._note(id(value), key, path)
-            self.module(value, (key, path))
-        elif isinstance(value, _GENERATORS):
-            self._held.watchful = True
-            self._note(_state(value), key, path)
+            if not self._of_variables:
+                self.module(value, (key, path))
+        elif kind is np.ndarray:
+            self._state(lambda: _checksum(value), key, path)
+        elif kind in _WITHOUT_STATE:
+            self._note(id(value), key, path)
         else:
-            self._holder(value, kind, key, path, depth)
+            generator = generator_of(value)
+            if generator is not None:
+                self.random.add(len(self.found))
+                self._state(lambda: state_of(generator), key, path)
+            else:
+                self._holder(value, kind, key, path, depth)
+
+    def _state(self, state: Callable[[], Any], key: Any, path: Path) -> None:
+        self._held.states.append(state)
+        self._note(state(), key, path)
 
     def _holder(self, value: Any, kind: type, key: Any, path: Path, depth: int) -> None:
         """Something that may hold others."""
-        builtin = isinstance(value, dict | list | tuple | deque | set | frozenset)
-        if kind is np.ndarray:
-            self._held.watchful = True
-            self._note(_checksum(value), key, path)
-            return
-        # Of two equal lists, one may take the place of the other.
-        self._note(kind if builtin else id(value), key, path)
+        # Of two equal lists, one may take the place of the other. Methods are made on the spot.
+        alike = isinstance(value, (*_CONTAINERS, MethodType)) or _is_iterator(value, kind)
+        self._note(kind if alike else id(value), key, path)
         if depth >= _DEEPEST or id(value) in self._seen:
             return
-        if not builtin and (not hasattr(value, "__dict__") or _is_opaque(value, kind)):
+        inside = value if isinstance(value, _CONTAINERS) else self._inside(value, kind)
+        if inside is None:
             return
         self._seen.add(id(value))
-        inside = value if builtin else vars(value)
         self._held.add(inside, most=_MOST)
         self._note(len(inside), key, path)
         if len(inside) <= _MOST:
             self._items(inside, (key, path), depth + 1)
+        else:
+            some = [one if type(one) in _PLAIN else id(one) for one in Sample(inside)]
+            self._note(some, key, path)
+
+    def _inside(self, value: Any, kind: type) -> Any:
+        """What something that is no container holds, as one; None if it is not looked into."""
+        if isinstance(value, FunctionType):
+            return _of_function(value)
+        if isinstance(value, MethodType):
+            return value.__self__, value.__func__
+        if isinstance(value, partial):
+            return value.func, value.args, value.keywords
+        if isinstance(value, queue.Queue):
+            return value.queue
+        if isinstance(value, queue.SimpleQueue) or _is_iterator(value, kind):
+            self._held.watchful = True
+            return _of_iterator(value)
+        if _is_opaque(value, kind) or (self._of_variables and _is_foreign(value, kind)):
+            return None
+        slots = in_slots(value)
+        if slots:
+            self._held.watchful = True
+            return {**getattr(value, "__dict__", {}), **slots}
+        return getattr(value, "__dict__", None)
 
     def _items(self, value: Any, path: Path, depth: int) -> None:
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             for key, one in value.items():
                 self._note(key if type(key) in _PLAIN else id(key), key, path)
                 self._value(one, key, path, depth)
@@ -170,11 +235,15 @@ class Walk:
 
     def _tensor(self, value: Tensor, key: Any, path: Path) -> None:
         mark = mark_of(value)
-        if value.requires_grad:
+        known = id(value) in self._seen
+        if value.requires_grad and (known or not self._of_variables):
             self._note((mark[0], mark[2]), key, path)
         else:
             self._note(mark, key, path)
-        if id(value) in self._seen:
+        if known:
+            return
+        if self._of_variables:
+            self._held.tensors.append(value)
             return
         self._seen.add(id(value))
         if value.requires_grad:
@@ -192,24 +261,45 @@ class Walk:
             self.paths.append((key, path))
 
 
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-
-
-def _state(generator: Any) -> Any:
-    """The state of a generator, to be compared."""
-    if isinstance(generator, torch.Generator):
-        return generator.get_state().numpy().tobytes()
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.RandomState):
-        return str(generator.get_state(legacy=False))
-    return str(generator.bit_generator.state)
+_WITHOUT_STATE = frozenset({type(len), type, CodeType, property, staticmethod, classmethod})
 
 
 def _checksum(array: Any) -> tuple[Any, ...]:
-    if array.dtype.hasobject or array.nbytes > _BYTES:
+    if array.dtype.hasobject:
         return id(array), array.shape
-    return array.shape, array.dtype.str, zlib.crc32(np.ascontiguousarray(array).data.cast("B"))
+    some = array
+    if array.nbytes > _BYTES:
+        flat = array.reshape(-1) if array.flags.c_contiguous else array.flat
+        size, step = 2**14, array.size // 2**18
+        some = np.concatenate([flat[:size], flat[::step], flat[-size:]])
+    return array.shape, array.dtype.str, zlib.crc32(np.ascontiguousarray(some).view(np.uint8).data)
+
+
+def _of_function(function: FunctionType) -> Any:
+    """What a function of the user's keeps; None for another's."""
+    source: str | None = function.__module__
+    if source is not None and not is_own(source):
+        return None
+    parts = (Cells(function), function.__defaults__, function.__kwdefaults__)
+    return vars(function), *(part for part in parts if part)
+
+
+def _of_iterator(value: Any) -> Any:
+    """Where an iterator of Python's own is, and what it goes through; None if it does not say."""
+    if isinstance(value, GeneratorType):
+        frame = value.gi_frame
+        return ("ended",) if frame is None else (frame.f_lasti, dict(frame.f_locals))
+    if isinstance(value, queue.SimpleQueue):
+        held = gc.get_referents(value)
+        return [one for one in held if not isinstance(one, type)]
+    if isinstance(value, count):
+        return (repr(value),)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # itertools' are to lose it
+            return tuple(value.__reduce__())[1:]
+    except (TypeError, AttributeError):
+        return None
 
 
 def _made_by_hooks(module: nn.Module) -> tuple[str, ...]:
@@ -219,10 +309,30 @@ def _made_by_hooks(module: nn.Module) -> tuple[str, ...]:
 
 
 def _is_opaque(value: Any, kind: type) -> bool:
-    """Whether an object's attributes are none of our business: a class, a logger, a function."""
+    """Whether an object's attributes are none of our business: a class, a logger, a lock."""
     if isinstance(value, type):
         return True
     package = kind.__module__.partition(".")[0]
     return kind is not SimpleNamespace and (
-        package in sys.stdlib_module_names or package in ("torch", "numpy")
+        package in _PYTHON or package in ("torch", "numpy", "plumbline")
     )
+
+
+_PYTHON = sys.stdlib_module_names - {"__main__"}
+
+
+def _is_foreign(value: Any, kind: type) -> bool:
+    """Whether a variable's value is not of the user's own classes, or is a data set."""
+    if kind is SimpleNamespace:
+        return False
+    return not is_own(kind.__module__) or is_data_set(kind)
+
+
+def is_data_set(kind: type) -> bool:
+    """Whether a class has records that can be asked for by number."""
+    return hasattr(kind, "__getitem__") and hasattr(kind, "__len__")
+
+
+def _is_iterator(value: Any, kind: type) -> bool:
+    """Whether this is one of Python's own iterators: they have no attributes."""
+    return kind.__module__ in ("builtins", "itertools") and isinstance(value, Iterator)

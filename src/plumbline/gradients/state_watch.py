@@ -16,15 +16,17 @@ import random
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FunctionType
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from plumbline.gradients.attribute_walk import Path, Walk
+from plumbline.gradients.attribute_walk import Path, Walk, is_data_set
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.holders import Mark
+from plumbline.gradients.own_code import is_own
 from plumbline.gradients.tensor_contents import TensorContents, Window
 
 _LIMIT, _WINDOWS = 2**20, 1 / 8
@@ -47,8 +49,9 @@ class StateWatch:
     ) -> None:
         self._model = model
         self._generator = generator
-        self._beside = tuple(beside)
-        self._variables = list(_variables(model, self._beside))
+        parts = list(_parts_of(beside))
+        self._beside = [(one, _place(one)) for one in parts]
+        self._variables = list(_variables(model, parts))
         self._contents = TensorContents(generator)
         self._marks: list[Mark] = []
         self._coin = random.Random(int(torch.randint(2**62, (), generator=generator)))
@@ -95,9 +98,8 @@ class StateWatch:
     def _walk(self, *, naming: bool = False) -> Walk:
         walk = Walk(naming=naming)
         walk.module(self._model)
-        for one in self._beside:
-            if isinstance(one, nn.Module):
-                walk.module(one, (_Place(f"the module {type(one).__name__} beside the model"), ()))
+        for one, place in self._beside:
+            walk.beside(one, (place, ()))
         for names, place in self._variables:
             walk.names(names, (place, ()))
         walk.end()
@@ -125,18 +127,21 @@ class StateWatch:
     def _refuse(self, before: Walk) -> None:
         after = self._walk(naming=True)
         assert after.paths is not None
-        pairs = zip(after.paths, after.found, before.found, strict=False)
-        different = (path for path, new, old in pairs if new != old)
-        raise self._written(next(different, after.paths[-1]))
+        pairs = enumerate(zip(after.found, before.found, strict=False))
+        different = (place for place, (new, old) in pairs if new != old)
+        place = next(different, len(after.paths) - 1)
+        raise self._written(after.paths[place], random=place in after.random)
 
-    def _written(self, path: Path) -> RecordsMixError:
+    def _written(self, path: Path, *, random: bool = False) -> RecordsMixError:
         """The error for what is at the end of a path."""
+        attribute = _RANDOM if random else _ATTRIBUTE
         keys: list[Any] = []
         while path:
             keys.insert(0, path[0])
             path = path[1]
         if isinstance(keys[0], _Place):
-            return _error(f"The variable '{keys[1]}' of {keys[0]}", _ATTRIBUTE)
+            inside = "".join(f"[{key!r}]" for key in keys[2:])
+            return _error(f"The variable '{keys[1]}{inside}' of {keys[0]}", attribute)
         module, name = self._model, []
         while len(keys) > 1 and keys[0] in module._modules:
             name.append(keys.pop(0))
@@ -155,7 +160,7 @@ class StateWatch:
         held = module.__dict__.get(own)
         kept = isinstance(held, Tensor) or (inside and isinstance(_inside(held, keys[1:]), Tensor))
         what = "The tensor that is kept in the attribute" if kept else "The attribute"
-        return _error(f"{what} '{own}{inside}' of {owner}", _KEPT if kept else _ATTRIBUTE)
+        return _error(f"{what} '{own}{inside}' of {owner}", _KEPT if kept else attribute)
 
 
 class _Place(str):
@@ -185,6 +190,11 @@ _ATTRIBUTE = (
     "training: run the model once on made-up input. If not, compute it anew for each record, and "
     "count calls outside of the model."
 )
+_RANDOM = (
+    "A generator of your own goes on from record to record. Draw from the global functions of "
+    "torch (torch.rand), NumPy (np.random.rand) or Python (random.random), which get each record's "
+    "own numbers."
+)
 
 
 def _inside(held: Any, keys: list[Any]) -> Any:
@@ -196,66 +206,68 @@ def _inside(held: Any, keys: list[Any]) -> Any:
     return held
 
 
-def _variables(
-    model: nn.Module, beside: Iterable[Any]
-) -> Iterator[tuple[Mapping[str, Any], _Place]]:
+def _variables(model: nn.Module, beside: list[Any]) -> Iterator[tuple[Mapping[str, Any], _Place]]:
     """The variables of the user's own code: of classes, of their Python modules, of functions."""
     modules = [model, *(one for one in beside if isinstance(one, nn.Module))]
-    classes = {base: None for one in modules for part in one.modules() for base in _bases(part)}
+    parts = [*(part for one in modules for part in one.modules()), *beside]
+    classes = {base: None for part in parts for base in type(part).__mro__ if _has_variables(base)}
     sources = {base.__module__: vars(sys.modules[base.__module__]) for base in classes}
+    for function in beside:
+        if isinstance(function, FunctionType):
+            # Code that is run from a string, say, is of no module.
+            sources[function.__module__ or function.__name__] = function.__globals__
+    _add_imported(sources)
+    for names in sources.values():
+        own = (one for one in names.values() if isinstance(one, type) and _has_variables(one))
+        classes |= dict.fromkeys(own)
     for base in classes:
         yield vars(base), _Place(f"the class {base.__name__}")
-    for function in _functions(beside):
-        # Code that is run from a string, say, is of no module.
-        sources[function.__module__ or function.__name__] = function.__globals__
-        yield _Cells(function), _Place(f"the function {function.__name__}")
     for source, names in sources.items():
         yield names, _Place(f"the Python module {source}")
 
 
-def _functions(beside: Iterable[Any]) -> Iterator[FunctionType]:
-    """The functions among these, and those that objects among them have as attributes."""
-    for one in beside:
-        for part in (one, *getattr(one, "__dict__", {}).values()):
-            function = getattr(part, "__func__", part)
-            if isinstance(function, FunctionType):
-                source: str | None = function.__module__
-                if source is None or _is_own(source):
-                    yield function
+def _parts_of(beside: Iterable[Any]) -> Iterator[Any]:
+    """What these are made of: modules, the user's own functions, objects."""
+    waiting = list(beside)
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, partial):
+            waiting += [one.func, *one.args, *one.keywords.values()]
+        elif isinstance(one, MethodType):
+            waiting += [one.__self__, one.__func__]
+        elif isinstance(one, FunctionType):
+            source: str | None = one.__module__
+            if source is None or is_own(source):
+                yield one
+        elif not isinstance(one, Tensor):
+            if not isinstance(one, nn.Module):
+                held = getattr(one, "__dict__", {}).values()
+                waiting += [x for x in held if isinstance(x, partial | MethodType | FunctionType)]
+            yield one
 
 
-class _Cells(Mapping[str, Any]):
-    """The variables that a function has from the function around it."""
-
-    def __init__(self, function: FunctionType) -> None:
-        names = function.__code__.co_freevars
-        self._cells = dict(zip(names, function.__closure__ or (), strict=True))
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return self._cells[name].cell_contents
-        except ValueError:  # not set yet
-            return None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._cells)
-
-    def __len__(self) -> int:
-        return len(self._cells)
+def _place(one: Any) -> _Place:
+    if isinstance(one, FunctionType):
+        return _Place(f"the function {one.__name__}")
+    kind = "module" if isinstance(one, nn.Module) else "object"
+    return _Place(f"the {kind} {type(one).__name__} beside the model")
 
 
-def _bases(module: nn.Module) -> Iterator[type]:
-    return (base for base in type(module).__mro__ if _is_own(base.__module__))
+def _add_imported(sources: dict[str, dict[str, Any]]) -> None:
+    """Adds the user's own Python modules that these import, or import something from."""
+    waiting = list(sources.values())
+    while waiting:
+        for value in list(waiting.pop().values()):
+            if isinstance(value, ModuleType):
+                source = value.__name__
+            elif isinstance(value, type | FunctionType):
+                source = value.__module__
+            else:
+                continue
+            if source and source not in sources and source in sys.modules and is_own(source):
+                sources[source] = vars(sys.modules[source])
+                waiting.append(sources[source])
 
 
-def _is_own(source: str) -> bool:
-    """Whether a Python module is the user's: not installed, and not of Python or this package."""
-    package = source.partition(".")[0]
-    if package == "plumbline" or package in sys.stdlib_module_names - {"__main__"}:
-        return False
-    file = getattr(sys.modules.get(source), "__file__", None) or ""
-    return source in sys.modules and not {"site-packages", "dist-packages"} & set(_parts(file))
-
-
-def _parts(file: str) -> list[str]:
-    return file.replace("\\", "/").split("/")
+def _has_variables(kind: type) -> bool:
+    return is_own(kind.__module__) and not is_data_set(kind)

@@ -312,7 +312,9 @@ class Statement:
             "How records are kept apart. By construction: records are fetched one by one, and the "
             f"model and the loss are run for a single record; {how}. What the model keeps "
             "(buffers, frozen weights, attributes) is compared around every step. It is trusted "
-            "that the model's code keeps nothing outside of the model."
+            "that the model's code keeps nothing outside of the model. It is also trusted that "
+            "reading a record reads that record alone: a data set that mixes other records into "
+            "one, as mixup does, is not covered."
             + (f" On the run's own records, {self.audited}" if self.audited else "")
         )
 

@@ -22,6 +22,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from plumbline.clipping import Program
+from plumbline.evaluation import Views
 from plumbline.gradients.state_watch import StateWatch
 from plumbline.mechanism.accountant import EpsilonCurve
 from plumbline.mechanism.calibration import Plan
@@ -134,8 +135,9 @@ class Private:
         self._pending: PrivateBatch | None = None
         self._fetch_check = FetchCheck(self._records, source)
         drawn = int.from_bytes(source.stream("state watch").bytes(7), "little")
+        augments = [rule.augment for rule in self.method.evaluation if isinstance(rule, Views)]
         self._watch = StateWatch(
-            self.model, torch.Generator().manual_seed(drawn), beside=[setup.loss]
+            self.model, torch.Generator().manual_seed(drawn), beside=[setup.loss, *augments]
         )
         self._trained = self.parameters()
         self.audited: NeighbourAudit | None = None

@@ -21,7 +21,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_collate
 
 from plumbline.checks import is_row_by_row
-from plumbline.record_random import kept_generators, one_by_one
+from plumbline.gradients.errors import RecordsMixError
+from plumbline.gradients.held_generators import held_by, state_of
+from plumbline.record_random import one_by_one
 from plumbline.training.stacking import Padding, PadTo, stack
 
 Collate = Callable[[list[Any]], Any]
@@ -87,10 +89,10 @@ class RowByRow(Records):
 class OneByOne(Records):
     """A data set that is asked for one record at a time."""
 
-    def __init__(self, data: Any, pad_to: PadTo | None) -> None:
+    def __init__(self, data: Any, pad_to: PadTo | None, collate: Collate | None = None) -> None:
         self._data = data
         self._padding = Padding(pad_to)
-        self._draws = False  # as far as is known
+        self._generators = held_by(data, collate)
 
     def __len__(self) -> int:
         return len(self._data)
@@ -100,15 +102,10 @@ class OneByOne(Records):
         """The record with this number, as a batch of one."""
 
     def fetch(self, index: Tensor, key: str = "") -> Any:
-        numbers = index.tolist()
-        if not self._draws:
-            # Generators cost more to set than most records to read. If none was used, it does not
-            # matter how they were set; if one was, all is read again.
-            with kept_generators() as used:
-                rows = [self._read(number) for number in numbers]
-                self._draws = used()
-        if self._draws:
-            rows = one_by_one(self._read, numbers, key)
+        before = [state_of(one) for one in self._generators]
+        rows = one_by_one(self._read, index.tolist(), key)
+        if before != [state_of(one) for one in self._generators]:
+            raise RecordsMixError(_OWN_GENERATOR)
         return stack(rows, self._padding)
 
     def _read(self, number: int) -> Any:
@@ -117,11 +114,20 @@ class OneByOne(Records):
         return dict(batch) if isinstance(batch, Mapping) else batch
 
 
+_OWN_GENERATOR = (
+    "A random generator that the data set (or the collate function) holds was drawn from as "
+    "records were read: what a record looks like would depend on the records read before it. Use "
+    "the global generators of torch, NumPy (np.random.rand) or Python's random instead, which are "
+    "set for each record and step; or make a generator anew for each record, from these: "
+    "np.random.default_rng(np.random.randint(2**31)) in __getitem__."
+)
+
+
 class MappedRecords(OneByOne):
     """A map-style data set, with the user's collate function or torch's."""
 
     def __init__(self, data: Any, collate: Collate | None, pad_to: PadTo | None) -> None:
-        super().__init__(data, pad_to)
+        super().__init__(data, pad_to, collate)
         self._collate = _default if collate is None else collate
         self._many = getattr(data, "__getitems__", None)
 
