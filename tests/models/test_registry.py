@@ -58,7 +58,7 @@ def test_records_do_not_mix(network: Network, device: torch.device) -> None:
 
 def test_batch_norm_is_refused(device: torch.device) -> None:
     model = BATCH_NORM.reduced().to(device)
-    with pytest.raises(RecordsMixError, match=r"'stem\.1\.weight'.*suggest_fixes"):
+    with pytest.raises(RecordsMixError, match=r"'stem\.1' \(BatchNorm2d\).*suggest_fixes"):
         capture(model, output_losses, BATCH_NORM.records(3).to(device))
 
 
