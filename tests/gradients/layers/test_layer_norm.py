@@ -142,7 +142,9 @@ def test_batch_norm_with_fixed_statistics(
 def test_batch_norm_in_training_is_refused(statistics: bool) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=statistics))
     inputs = torch.randn(5, 3)
-    with pytest.raises(RecordsMixError, match=r"'1' \(BatchNorm1d\) is in training mode.*GroupNorm"):
+    with pytest.raises(
+        RecordsMixError, match=r"'1' \(BatchNorm1d\) is in training mode.*GroupNorm"
+    ):
         capture(model, output_losses, inputs)
 
 
