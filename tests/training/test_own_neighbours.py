@@ -274,6 +274,24 @@ def test_dropout_inside_attention_belongs_to_the_record(kind: str) -> None:
     assert private(Pooled(kind)).audit_neighbours(steps=1, changes=2).holds
 
 
+class Sampled(Classifier):
+    """Draws beside a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spread = nn.Parameter(torch.ones(8))
+
+    def change(self, x: Tensor) -> Tensor:
+        return torch.normal(x, self.spread.abs())
+
+
+def test_draws_beside_a_parameter_are_refused_before_anything_is_charged() -> None:
+    run = private(Sampled())
+    with pytest.raises(CaptureError, match=r"normal draws random numbers beside .*'spread'"):
+        run.step(next(iter(run)))
+    assert run.charged == 0
+
+
 class InPlace(Classifier):
     """Changes its input."""
 

@@ -100,6 +100,10 @@ class Stacked(Term):
         return self.blocks.get((start, stop)) or Dense(self.all()[:, start:stop])
 
     @property
+    def positions(self) -> int:
+        return max(term.positions for term in self.blocks.values())
+
+    @property
     def keepable(self) -> bool:
         return any(term.keepable for term in self.blocks.values())
 
