@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 # These know nothing of the others.
 # fmt: off
 SHARED = {"checks", "durable", "formats", "record_random", "registry", "results", "spaces", "state",
-          "transformer_masks"}
+          "transformer_masks", "without_trace"}
 # fmt: on
 STAGES = {"sampling", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
 CORE = STAGES | {"training", "methods", "augmentations"}
@@ -42,13 +42,14 @@ ALLOWED: dict[str, set[str]] = {
     "registry": set(),
     "spaces": set(),
     "state": set(),
-    "transformer_masks": set(),
+    "transformer_masks": {"without_trace"},
+    "without_trace": {"record_random"},
     "results": set(),
     "augmentations": {"checks", "record_random"},
     "objectives": {"registry"},  # losses and optimizers by name
     # beside it
     "data": {"checks", "registry"},
-    "models": {"checks", "registry", "transformer_masks"},
+    "models": {"checks", "registry", "transformer_masks", "without_trace"},
     "fairness": {"checks", "results"},
     "diagnostics": CORE,  # one probe, through the run's method
     # on top

@@ -42,6 +42,11 @@ class Draws:
         self._streams = _mixed(_mixed(numbers.to(torch.int64)) ^ start)
         self._drawn = 0
 
+    @classmethod
+    def by_place(cls, rows: int) -> Draws:
+        """Streams for rows that have no numbers: from torch's default generator and their place."""
+        return cls(torch.arange(rows), f"by place {int(torch.randint(2**62, ()))}")
+
     def __len__(self) -> int:
         return len(self._streams)
 

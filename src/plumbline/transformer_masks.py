@@ -10,13 +10,13 @@ by trying: once for a network, on made-up tokens, both masks must give the same 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor
+
+from plumbline.without_trace import evaluating
 
 Form = Literal["all", "causal"]
 
@@ -36,7 +36,7 @@ def learn_mask(model: nn.Module) -> None:
     vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
     tokens = torch.arange(1, _TOKENS + 1, device=device)[None] % vocabulary
     mask = (torch.arange(_TOKENS, device=device) < _SHOWN)[None].long()
-    with _evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad():
         expected = _output(model, tokens, mask)
         forms: tuple[Form, ...] = ("all", "causal")
         for form in forms:
@@ -75,14 +75,3 @@ def _output(model: nn.Module, tokens: Tensor, mask: Tensor) -> Tensor:
     values: Tensor = output.logits if hasattr(output, "logits") else output[0]
     # Language models and encoders give an output for each token, hidden ones too.
     return values[:, :_SHOWN] if values.dim() == 3 else values
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -107,7 +107,7 @@ def _write(
 
     from plumbline import durable
     from plumbline.experiments.files import FileError
-    from plumbline.training.without_trace import evaluating
+    from plumbline.without_trace import evaluating
 
     counts: Counter[str] = Counter()
     unseen: dict[str, Counter[str]] = {one.name: Counter() for one in encoding.columns}

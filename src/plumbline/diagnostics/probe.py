@@ -23,7 +23,7 @@ from plumbline.diagnostics.look import Diagnostic, Function, Look, When, found
 from plumbline.results import to_json
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
-from plumbline.training.without_trace import evaluating, no_trace
+from plumbline.without_trace import evaluating, no_trace
 
 USUAL = ("bias", "errors", "norms", "symmetry")
 AT_END = 256

@@ -20,7 +20,7 @@ from plumbline.gradients import PerSampleGradients, combine
 from plumbline.mechanism.release import Query
 from plumbline.methods import Method
 from plumbline.training import Private
-from plumbline.training.without_trace import no_trace
+from plumbline.without_trace import no_trace
 
 
 def sample_of(private: Private, units: Tensor, seed: int = 0) -> Sample:

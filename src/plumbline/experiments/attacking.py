@@ -28,7 +28,7 @@ from plumbline.fairness import Number, Undefined
 from plumbline.formats import number, percent
 from plumbline.training.losses import BatchLoss, per_record
 from plumbline.training.own_neighbours import NeighbourAudit
-from plumbline.training.without_trace import evaluating
+from plumbline.without_trace import evaluating
 
 LABEL = "computed from the training records without noise: not covered by epsilon"
 

@@ -18,7 +18,7 @@ from plumbline.mechanism.ledger import Ledger
 from plumbline.models.scattering_heads import Centre
 from plumbline.training.distributed import Ranks
 from plumbline.training.moments import private_mean
-from plumbline.training.without_trace import evaluating
+from plumbline.without_trace import evaluating
 
 
 def centre(spec: RunSpec, model: nn.Module, part: Split, ledger: Ledger | None) -> None:

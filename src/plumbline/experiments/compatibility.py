@@ -15,7 +15,7 @@ from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.models import MODELS
 from plumbline.registry import options_of
-from plumbline.training.without_trace import evaluating
+from plumbline.without_trace import evaluating
 
 _RECORDS = 2  # a batch of one is a special case for some layers
 

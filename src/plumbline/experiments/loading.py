@@ -22,7 +22,7 @@ from plumbline.fairness import GroupReport, Outcomes, evaluate
 from plumbline.models import scattering
 from plumbline.record_random import Draws
 from plumbline.training import Private
-from plumbline.training.without_trace import evaluating
+from plumbline.without_trace import evaluating
 
 
 def load_data(spec: RunSpec) -> Splits:

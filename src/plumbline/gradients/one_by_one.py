@@ -49,7 +49,7 @@ def gradients(
         random: Each record's random numbers; by default from torch's default generator.
     """
     if random is None:
-        random = Draws(torch.arange(records), f"capture {int(torch.randint(2**62, ()))}")
+        random = Draws.by_place(records)
     moved = {name: offset.dense() for name, offset in (offsets or {}).items()}
     values: list[Tensor] = []
     found: dict[str, list[Tensor]] = {name: [] for name in parts.parameters}

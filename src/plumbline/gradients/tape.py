@@ -239,8 +239,7 @@ class Tape:
     def random(self) -> Draws:
         """The records' own random numbers."""
         if self._random is None:
-            key = int(torch.randint(2**62, ()))  # from torch's default generator
-            self._random = Draws(torch.arange(self.records), f"capture {key}")
+            self._random = Draws.by_place(self.records)
         return self._random
 
     @staticmethod

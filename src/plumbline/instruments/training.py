@@ -19,7 +19,7 @@ from plumbline.experiments.run_result import RunResult, read_model, read_result
 from plumbline.experiments.run_spec import RunSpec, read_spec, runs_in
 from plumbline.experiments.running import run
 from plumbline.instruments.describing import METHOD, Description, recipe_of
-from plumbline.training.without_trace import evaluating
+from plumbline.without_trace import evaluating
 
 
 @dataclass(frozen=True, eq=False)

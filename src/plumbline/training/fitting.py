@@ -21,7 +21,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from plumbline.training.progress import Display, display_on
-from plumbline.training.without_trace import evaluating, no_trace
+from plumbline.without_trace import evaluating, no_trace
 
 if TYPE_CHECKING:
     from plumbline.training.batches import PrivateBatch

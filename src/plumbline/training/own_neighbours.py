@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from plumbline.training.batches import PrivateBatch
-from plumbline.training.without_trace import no_trace
+from plumbline.without_trace import no_trace
 
 if TYPE_CHECKING:
     from plumbline.training.private import Private

@@ -24,7 +24,7 @@ from plumbline.experiments.studies.base import Job, Measurements, first_run, ove
 from plumbline.results import Undefined
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
-from plumbline.training.without_trace import evaluating
+from plumbline.without_trace import evaluating
 
 PLANES = 8  # Fig. 2
 

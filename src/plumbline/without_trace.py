@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import nn
+
+from plumbline.record_random import kept_generators
 
 
 @contextmanager
 def no_trace(model: nn.Module) -> Iterator[None]:
     """Restores the random generators of torch, NumPy and Python when the block ends."""
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
-    try:
-        with torch.random.fork_rng(devices):
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002
+    with kept_generators(), torch.random.fork_rng(devices):
+        yield
 
 
 @contextmanager
