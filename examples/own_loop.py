@@ -57,7 +57,6 @@ def main() -> None:
             private = pl.make_private(model, optimizer, adult.train, **kept, **settings)
             for batch in private:
                 private.step(batch)
-                scheduler.step()
                 if private.steps_done == options.steps // 2:
                     private.save()
                     break
@@ -69,7 +68,6 @@ def main() -> None:
             private = pl.make_private(model, optimizer, adult.train, **kept, **settings)
             for batch in private:
                 private.step(batch)
-                scheduler.step()
             print(f"at the end: epsilon {private.epsilon():.2f}, test accuracy {accuracy(model)}")
             print(f"the ledger: {ledger.charged(private.run)} steps charged\n")
         print(private.statement())

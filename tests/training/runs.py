@@ -68,8 +68,6 @@ class Run:
             if not steps:
                 break
             private.step(batch)
-            for scheduler in self.schedulers:
-                scheduler.step()
             steps -= 1
         private.close()
         return private

@@ -415,7 +415,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(
         run.train(private)
         if ledger is not None:
             ledger.close()
-        return private.steps_done, private.charged, weights(run.model), private.statement()
+        return private.made, private.charged, weights(run.model), private.statement()
 
     values(in_ranks(before, begin, tmp_path))
     assert charged(ledger_path) == 5

@@ -12,7 +12,6 @@ from plumbline.training.run_identity import (
     differences,
     facts_of,
     inputs_digest,
-    last_attempt,
     noise_position,
     run_id,
 )
@@ -83,8 +82,6 @@ def test_a_runs_id() -> None:
 def test_positions_of_attempts_do_not_meet() -> None:
     assert noise_position(0, 5) == 5
     assert noise_position(1, 0) > noise_position(0, 10**9)
-    assert last_attempt(set()) == -1
-    assert last_attempt({noise_position(0, 7), noise_position(2, 1), noise_position(1, 9)}) == 2
 
 
 def test_the_digest_of_inputs_knows_everything_that_decides_an_answer() -> None:

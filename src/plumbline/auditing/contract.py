@@ -30,7 +30,6 @@ from plumbline.auditing.tracing import (
     Trace,
     Values,
     flat,
-    keeps_records,
     traced_step,
 )
 from plumbline.clipping import Clipping
@@ -172,7 +171,7 @@ def _every_batch(world: NeighbourWorld, method: Method, seed: int) -> Iterator[l
     draw = torch.Generator().manual_seed(seed)
     everybody = torch.arange(world.data.records)
     # What is kept of records differs between data sets: they go all the way from the start.
-    first, last = (0, 1) if keeps_records(method) else (WARM, WARM)
+    first, last = (0, 1) if method.keeps_records else (WARM, WARM)
     starts, answers = [], []
     for number in range(last + 1):
         starts.append((copy.deepcopy(method), world.weights()))

@@ -121,7 +121,7 @@ def traced_step(
     """A step of a method on some of the records, ``batch`` their numbers."""
     trace = Trace()
     # Who keeps something of every record counts them through: full batches have no gaps.
-    units = torch.arange(len(batch)) if keeps_records(method) else batch
+    units = torch.arange(len(batch)) if method.keeps_records else batch
     owner: Any = world
     program = method.step(PrivateBatch(number, batch, units, owner))
     try:
@@ -141,8 +141,3 @@ def traced_step(
 def flat(values: Values) -> Tensor:
     """All of them in one row, ``[n]`` of float64."""
     return torch.cat([one.detach().double().flatten() for one in values.values()])
-
-
-def keeps_records(method: Method) -> bool:
-    """Whether it keeps something of every record, as a momentum."""
-    return any(hasattr(rule, "private_state_dict") for rule in method.evaluation)

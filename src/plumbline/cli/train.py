@@ -39,6 +39,13 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Log to TensorBoard, in the folder.")
     ] = False,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss",
+            help="Go on also if over a twentieth of the steps were lost.",
+        ),
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Trains one model privately, evaluates it by group, and states the guarantee in words.
@@ -64,6 +71,7 @@ def train(
                 folder=out,
                 ledger=ledger,
                 tensorboard=tensorboard,
+                accept_loss=accept_loss,
                 on_progress=on_progress,
             )
         show_run(found, json_)
@@ -81,4 +89,4 @@ def announce(recipe: Any, description: dict[str, Any], folder: Path) -> None:
     if (folder / RESULT).is_file():
         note(f"This run is finished: its result is read from {folder}.")
     elif (folder / CHECKPOINT).is_file():
-        note(f"Going on with the run in {folder}, from its last checkpoint.")
+        note(f"Going on with the run in {folder}.")

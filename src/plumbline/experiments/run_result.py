@@ -32,7 +32,7 @@ from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import GroupReport, Undefined, to_json
 from plumbline.mechanism.ledger import Position
 from plumbline.models import MODELS
-from plumbline.training.checkpoint_file import remove_pair
+from plumbline.training.keeping import forget
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def finish(
     text = json_text(result)
     write_manifest(folder, run=run, ledger=ledger, result=text)
     write_text(folder / RESULT, text)
-    remove_pair(folder / CHECKPOINT)
+    forget(folder / CHECKPOINT)
 
 
 def versions() -> dict[str, str]:

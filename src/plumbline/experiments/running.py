@@ -40,13 +40,17 @@ from plumbline.mechanism.ledger import Ledger
 from plumbline.private_training import make_private
 from plumbline.results import to_json
 from plumbline.training import Private
-from plumbline.training.checkpoint_file import remove_pair
 from plumbline.training.distributed import Ranks
 from plumbline.training.fitting import StepInfo
+from plumbline.training.keeping import forget
 from plumbline.training.tensorboard import TensorBoard
 
-_SAVE_SECONDS, _SAVE = 20.0, "save"
 _RESERVE = 50  # steps charged at a time: a disk may take longer to be sure than a step takes
+_MOST_LOST = 20  # a run that has lost more than one step in so many is not what was asked for
+
+
+class StepsLost(RuntimeError):
+    """A run has lost many of its steps, and nobody has accepted that."""
 
 
 def run(
@@ -56,6 +60,7 @@ def run(
     *,
     ledger: str | os.PathLike[str] | None = None,
     tensorboard: bool = False,
+    accept_loss: bool = False,
 ) -> RunResult:
     """Makes the run in its folder below ``root``, or reads its result if it is finished.
 
@@ -68,8 +73,10 @@ def run(
         on_progress: Called with (done, total) after each step.
         ledger: Where it is charged; by default a ledger in its folder.
         tensorboard: Whether to log to TensorBoard, in the folder.
+        accept_loss: Go on, and end, also if more than a twentieth of the steps were lost.
 
     Raises:
+        StepsLost: If more than that were lost, in power cuts say.
         OtherData: If the folder's run was started on other data.
         KeyboardInterrupt: If it was interrupted.
     """
@@ -83,7 +90,8 @@ def run(
                 _share_made(spec, folder)
             book = folder / LEDGER if ledger is None else Path(ledger)
             return ranks.from_first(
-                "the end", lambda: _made(spec, folder, book, on_progress, tensorboard)
+                "the end",
+                lambda: _made(spec, folder, book, on_progress, tensorboard, accept_loss),
             )
 
 
@@ -91,7 +99,7 @@ def _finished(spec: RunSpec, folder: Path) -> RunResult | None:
     found = read_result(folder)
     if found is not None:
         keep_identity(folder, spec)
-        remove_pair(folder / CHECKPOINT)  # of a run that was killed when it had just ended
+        forget(folder / CHECKPOINT)  # of a run that was killed when it had just ended
     return found
 
 
@@ -101,6 +109,7 @@ def _made(
     book: Path,
     on_progress: Callable[[int, int], None] | None,
     tensorboard: bool,
+    accept_loss: bool,
 ) -> RunResult:
     splits = load_data(spec)
     make_folder(folder)
@@ -111,9 +120,8 @@ def _made(
         write_json(folder / ENCODING, splits.encoding.to_json())
     with Ledger.open(book, reserve=_RESERVE) as ledger:
         private = started(spec, splits, ledger, folder / CHECKPOINT)
-        # A run that is killed before its first checkpoint would not be known again, if it is secure
-        # or goes on with another number of processes.
-        private.save(folder / CHECKPOINT)
+        if not accept_loss:
+            _refuse_loss(private)
         board = (
             TensorBoard(folder / "tensorboard", first=private.steps_done) if tensorboard else None
         )
@@ -124,9 +132,11 @@ def _made(
         finally:
             if board is not None:
                 board.close()
-        private.save(folder / CHECKPOINT)  # should the evaluation be interrupted, nothing is lost
+        private.save()  # should the evaluation be interrupted, nothing is lost
         if private.steps_done < private.stop:  # fit stops in good order when interrupted
             raise KeyboardInterrupt(f"after step {private.steps_done:,} of {private.stop:,}")
+        if not accept_loss:
+            _refuse_loss(private)
         report = evaluate_run(private, splits)
         result = RunResult(
             method=spec.method.title,
@@ -158,20 +168,22 @@ def _made(
 def _share_made(spec: RunSpec, folder: Path) -> None:
     """Another rank's part in ``_made``: its share of every step; the first writes and judges."""
     private = started(spec, load_data(spec), None, folder / CHECKPOINT)
-    private.save(folder / CHECKPOINT)
-    private.fit([lambda *_: _save_if_wished(private, folder)], progress=False)
-    private.save(folder / CHECKPOINT)
+    private.fit(progress=False)
+    private.save()
     if private.steps_done < private.stop:
         raise KeyboardInterrupt
     private.close()
 
 
-def _save_if_wished(private: Private, folder: Path) -> bool:
-    """All ranks save after the same step: when the first one finds that it is time."""
-    wished = private.ranks.granted(_SAVE)
-    if wished:
-        private.save(folder / CHECKPOINT)
-    return wished
+def _refuse_loss(private: Private) -> None:
+    lost, steps = private.lost, private.plan.steps
+    if lost * _MOST_LOST > steps:
+        raise StepsLost(
+            f"The run has lost {lost} of its {steps} steps: they were charged, and their results "
+            "were lost with the machine or the disk. The model would be worse than what epsilon "
+            "pays for. To take it all the same, go on with --accept-loss (in Python, "
+            "accept_loss=True); or start anew in another folder, which is charged anew."
+        )
 
 
 @contextmanager
@@ -221,10 +233,10 @@ def started(
 
 
 class _Log:
-    """After every step: progress, now and then a row of metrics and a checkpoint.
+    """After every step: progress, and now and then a row of metrics.
 
-    A run that was interrupted goes on where its checkpoint is: rows beyond it are dropped, since
-    they come again, and the clock goes on from the last row that is left.
+    When a run goes on, rows beyond where it stands are dropped, since they come again, and the
+    clock goes on from the last row that is left.
     """
 
     def __init__(
@@ -240,7 +252,7 @@ class _Log:
         self._on_progress, self._board = on_progress, board
         rows = kept_rows(folder / METRICS, private.steps_done)
         self._earlier = float(rows[-1]["seconds"]) if rows else 0.0
-        self._start = self._saved = time.monotonic()
+        self._start = time.monotonic()
 
     @property
     def seconds(self) -> float:
@@ -253,10 +265,6 @@ class _Log:
             self._on_progress(info.step, info.steps)
         if info.step % self._every == 0 or info.step == info.steps:
             self._measured(private, info)
-        if time.monotonic() - self._saved > _SAVE_SECONDS and info.step < info.steps:
-            private.ranks.wish(_SAVE)
-        if _save_if_wished(private, self._folder):
-            self._saved = time.monotonic()
 
     def _measured(self, private: Private, info: StepInfo) -> None:
         report = evaluate_run(private, self._splits)

@@ -82,6 +82,7 @@ def train(
     folder: str | os.PathLike[str] = "runs",
     ledger: str | os.PathLike[str] | None = None,
     tensorboard: bool = False,
+    accept_loss: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
     **description: Unpack[Description],
 ) -> Trained:
@@ -94,6 +95,7 @@ def train(
         folder: Runs are kept in a folder of the recipe's name below this one.
         ledger: Where the run is charged; by default a ledger in its folder.
         tensorboard: Whether to log to TensorBoard, in the run's folder.
+        accept_loss: Go on, and end, also if more than a twentieth of the steps were lost.
         on_progress: Called with (done, total) after each step.
         description: The parts of the run.
     """
@@ -105,7 +107,7 @@ def train(
     root = Path(folder) / made.name
     if not (root / spec.folder / RESULT).is_file():
         check_fits(spec)
-    run(spec, root, on_progress, ledger=ledger, tensorboard=tensorboard)
+    run(spec, root, on_progress, ledger=ledger, tensorboard=tensorboard, accept_loss=accept_loss)
     return load(root / spec.folder)
 
 

@@ -206,6 +206,7 @@ class Ledger:
         count: int = 1,
         noise_position: tuple[int, str] | None = None,
         most: int | None = None,
+        journal: str | None = None,
     ) -> Position:
         """Charges a step. When this returns, the charge is on disk; release only then.
 
@@ -218,6 +219,8 @@ class Ledger:
                 to. The same again (same run, position, digest and release) is a replay, which
                 reveals nothing new and is not charged again.
             most: how many steps the run may charge in total; replays are free.
+            journal: what the journal is known by in which the run marks a step before it asks. With
+                it, `give_back` can refund steps charged ahead after a crash.
 
         Returns:
             The ledger's position after this charge.
@@ -261,9 +264,32 @@ class Ledger:
             charge = {"kind": "charge", "of": of, "step": step, "count": size}
             if noise_position is not None:
                 charge["noise"] = list(noise_position)
+            elif journal is not None and size > count:
+                charge["journal"] = journal
             self._append(file, [*new, charge])
             self._reserved[run] = size - count
             return self.position
+
+    def give_back(self, run: str, begun: int, journal: str | None) -> None:
+        """Refunds what a killed run had charged ahead and, by its journal, never began.
+
+        Only steps of the run's last charge, and only by the very journal that this charge names:
+        the same file, and the machine has not been started anew since, so that no write can have
+        been lost.
+
+        Args:
+            run: the run's id.
+            begun: by the journal, no step from this one on was begun.
+            journal: what the journal that shows it is known by.
+        """
+        file = self._writable()
+        with self._mutex:
+            last = self._book.last.get(run)
+            if last is None or journal is None or last.journal != journal:
+                return
+            unmade = min(last.count, last.step + last.count - begun) - self._reserved.get(run, 0)
+            if unmade > 0:
+                self._append(file, [{"kind": "refund", "of": last.of, "count": unmade}])
 
     def close(self) -> None:
         """Refunds steps that were charged ahead and not taken, and closes the file."""

@@ -9,7 +9,7 @@ text before `,"hash"`. So a changed, lost, repeated or moved line breaks the cha
 | `ledger` | line 1: this is a ledger | `format`, `id`, `limit` ([epsilon, delta] or null) |
 | `limit` | a data-set budget, set later | `limit` |
 | `release` | what steps of `run` now release | `session`, `pid`, `run`, `most`, `release` |
-| `charge` | steps from `step` on are charged | `of`, `step`, `count`, and `noise` if seeded |
+| `charge` | steps from `step` on are charged | `of`, `step`, `count`; `noise` or `journal` |
 | `refund` | steps charged ahead and not made | `of`, `count` |
 | `torn` | the last line was damaged; charged | `charged` ([of, count] pairs), `pad` |
 
@@ -37,8 +37,8 @@ _HASH_LENGTH = len(',"hash":""}') + 16
 _MOST = 10**12  # the most steps that one line may charge
 # A charge as `encode` writes it. Nearly every line is one, and this is four times as fast as JSON.
 _CHARGE = re.compile(
-    rb'\{"seq":(N),"kind":"charge","of":(N),"step":(?:N),"count":(N)'
-    rb'(?:,"noise":\[(N),"([0-9a-f]*)"\])?,"hash":"([0-9a-f]{16})"\}'.replace(
+    rb'\{"seq":(N),"kind":"charge","of":(N),"step":(N),"count":(N)(?:,"noise":\[(N),"([0-9a-f]*)"\])?'
+    rb'(?:,"journal":"([0-9a-f/-]*)")?,"hash":"([0-9a-f]{16})"\}'.replace(
         b"N", rb"0|[1-9][0-9]{0,11}"
     )
 )
@@ -88,6 +88,16 @@ class Declaration:
     charged: int = 0
 
 
+@dataclass(frozen=True)
+class Charge:
+    """The last steps charged to a run: `count` from `step` on, before which `journal` was named."""
+
+    of: int
+    step: int
+    count: int
+    journal: str | None
+
+
 @dataclass
 class Book:
     """What the lines of a ledger say, as they are read or written one by one."""
@@ -98,6 +108,7 @@ class Book:
     session: str = ""
     pid: int = 0
     noise: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
+    last: dict[str, Charge] = field(default_factory=dict)  # run -> what may still be refunded
     limit: Limit | None = None
 
     @property
@@ -123,7 +134,10 @@ class Book:
         """Adds a line; raises ValueError if it makes no sense here."""
         match line["kind"]:
             case "charge":
-                self.charge(line["of"], _count(line["count"]), line.get("noise"))
+                charge = Charge(
+                    line["of"], line["step"], _count(line["count"]), line.get("journal")
+                )
+                self.charge(charge, line.get("noise"))
             case "ledger" if line["seq"] == 0:
                 self.limit = _limit(line["limit"])
             case "limit":
@@ -137,7 +151,8 @@ class Book:
                 self.declarations.append(Declaration(line["run"], key, _count(line["most"])))
             case "refund":
                 declaration = self._declaration(line["of"])
-                if _count(line["count"]) >= declaration.charged:
+                last = self.last.pop(declaration.run, None)
+                if last is None or last.of != line["of"] or _count(line["count"]) > last.count:
                     raise ValueError("it gives back more steps than were charged ahead")
                 declaration.charged -= line["count"]
             case "torn":
@@ -146,12 +161,13 @@ class Book:
             case kind:
                 raise ValueError(f"a line of kind {kind!r} does not belong here")
 
-    def charge(self, of: int, count: int, noise: Sequence[Any] | None) -> None:
+    def charge(self, charge: Charge, noise: Sequence[Any] | None) -> None:
         """Adds a charge; raises ValueError if it makes no sense here."""
-        declaration = self._declaration(of)
-        if not 1 <= count <= declaration.most:
+        declaration = self._declaration(charge.of)
+        if not 1 <= charge.count <= declaration.most:
             raise ValueError("it charges more steps than its release line allows")
-        declaration.charged += count
+        declaration.charged += charge.count
+        self.last[declaration.run] = charge
         if noise is not None:
             position, digest = noise
             self.noise[declaration.run, position] = digest, declaration.key
@@ -249,15 +265,16 @@ def parse(data: bytes, name: str) -> tuple[Book, int | None]:
 
 def _charge(
     line: bytes, number: int, previous: str
-) -> tuple[int, int, tuple[int, str] | None] | None:
+) -> tuple[Charge, tuple[int, str] | None] | None:
     """The arguments of `Book.charge`, if the line is exactly as `encode` writes it; else None."""
     found = _CHARGE.fullmatch(line)
     if found is None:
         return None
-    seq, of, count, position, noise, digest = found.groups()
+    seq, of, step, count, position, noise, journal, digest = found.groups()
     if int(seq) != number or digest.decode() != _digest(previous, line[:-_HASH_LENGTH]):
         return None
-    return int(of), int(count), None if position is None else (int(position), noise.decode())
+    charge = Charge(int(of), int(step), int(count), None if journal is None else journal.decode())
+    return charge, None if position is None else (int(position), noise.decode())
 
 
 def _json(body: bytes) -> dict[str, Any]:
@@ -333,7 +350,7 @@ def _is_charged(value: Any) -> bool:
     )
 
 
-_OPTIONAL = {"noise"}
+_OPTIONAL = {"noise", "journal"}
 _FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "ledger": {"format": _is_whole, "id": _is_text, "limit": _is_limit},
     "limit": {"limit": _is_limit},
@@ -344,7 +361,13 @@ _FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "most": _is_whole,
         "release": lambda value: isinstance(value, dict),
     },
-    "charge": {"of": _is_whole, "step": _is_whole, "count": _is_whole, "noise": _is_noise},
+    "charge": {
+        "of": _is_whole,
+        "step": _is_whole,
+        "count": _is_whole,
+        "noise": _is_noise,
+        "journal": _is_text,
+    },
     "refund": {"of": _is_whole, "count": _is_whole},
     "torn": {"charged": _is_charged, "pad": _is_text},
 }

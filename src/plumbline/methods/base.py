@@ -209,6 +209,11 @@ class Method:
             rule.load_state_dict(stored)
         self.clipping.load_state_dict(state["clipping"])
 
+    @property
+    def keeps_records(self) -> bool:
+        """Whether it keeps state of single records."""
+        return any(hasattr(rule, "private_state_dict") for rule in self.evaluation)
+
     def private_state_dict(self) -> dict[str, Any]:
         """What it keeps of single records: to be stored in a file marked PRIVATE."""
         return {

@@ -23,6 +23,7 @@ class Charges:
         count: How many steps were charged, where there is no ledger to ask.
         digest_key: Of the digests by which a ledger recognises a seeded run's steps; None where
             there is no ledger or no seed.
+        journal: What the run's journal is known by, if it has one.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Charges:
         attempt: int,
         count: int,
         digest_key: bytes | None,
+        journal: str | None = None,
     ) -> None:
         self.run = run
         self.attempt = attempt
@@ -43,6 +45,7 @@ class Charges:
         self._ranks = ranks
         self._count = count
         self._digest_key = digest_key
+        self._journal = journal
 
     @property
     def count(self) -> int:
@@ -74,6 +77,7 @@ class Charges:
                 step=step,
                 noise_position=position,
                 most=self._plan.steps,
+                journal=self._journal,
             )
         self._count += 1
 

@@ -8,13 +8,14 @@ them depends on the randomness:
 
 | run | steps after the checkpoint are | and are charged |
 | --- | --- | --- |
-| secure | not made again; new ones come from a new key | as new steps |
+| secure | lost; new ones come from a new key | as new steps |
 | ``seed`` and ``deterministic`` | made again, bit for bit | not again: the ledger knows them |
-| ``seed`` alone | not made again; new ones come from fresh positions | as new steps |
+| ``seed`` alone | lost; their numbers, and so their noise, are not used again | as new steps |
 
-Of several processes the first writes and reads, and all take part. A run may go on with another
-number of processes; their shares of the noise are then others, so that a deterministic run too goes
-on at fresh positions.
+Steps whose updates are in the journal (``journal``) are not among them: these updates are made
+again, as they were released. Of several processes the first writes and reads, and all take part. A
+run may go on with another number of processes; their shares of the noise are then others, and a
+deterministic run too does not make steps again.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from plumbline.training.checkpoint_file import (
 )
 from plumbline.training.distributed import Ranks
 from plumbline.training.distributed_shards import cut_model_state, cut_optimizer_state, whole
-from plumbline.training.run_identity import Facts, differences, last_attempt, run_id
+from plumbline.training.run_identity import Facts, differences, run_id
 from plumbline.training.setup import Setup
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def _write(private: Private, path: Path, random: Sequence[Any], states: Mapping[
         "run": private.run,
         "attempt": private.attempt,
         "steps_done": private.steps_done,
+        "made": private.made,
         "charged": private.charged,
         "ledger": None if position is None else dataclasses.asdict(position),
         **states,
@@ -163,12 +165,15 @@ def plan_of(setup: Setup, stored: Mapping[str, Any], path: Path, ranks: Ranks) -
 def next_attempt(setup: Setup, stored: Mapping[str, Any], ranks: int) -> int:
     """Which noise a seeded run uses from now on: the same to replay, otherwise fresh."""
     attempt: int = stored["attempt"]
-    if setup.seed is None or (setup.deterministic and stored["ranks"] == ranks):
-        return attempt
-    if setup.ledger is not None:
-        return 1 + max(attempt, last_attempt(setup.ledger.noise_positions(stored["run"])))
+    if setup.seed is None or setup.ledger is not None or remade(setup, stored, ranks):
+        return attempt  # the ledger knows which steps' noise was used
     # Nobody knows whether this checkpoint was resumed before, and with which number.
     return attempt + 1 + secrets.randbelow(1 << 30)
+
+
+def remade(setup: Setup, stored: Mapping[str, Any], ranks: int) -> bool:
+    """Whether steps that were made behind the checkpoint can be made again, bit for bit."""
+    return setup.repeatable and bool(stored["ranks"] == ranks)
 
 
 def restore(private: Private, stored: Mapping[str, Any], path: Path) -> None:

@@ -136,6 +136,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "run": lambda value: isinstance(value, str),
     "attempt": _is_count,
     "steps_done": _is_count,
+    "made": _is_count,
     "charged": _is_count,
     "ledger": _is_position,
     "model": _is_mapping,

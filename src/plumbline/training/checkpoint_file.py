@@ -29,7 +29,7 @@ def read_file(path: Path) -> bytes | None:
     Raises:
         CheckpointError: If it cannot be read; says what to do.
     """
-    with _in_words("read", path):
+    with in_words("read", path):
         return path.read_bytes() if path.exists() else None
 
 
@@ -44,7 +44,7 @@ def write_pair(path: Path, data: bytes, token: str, per_record: bytes | None) ->
     """
     partner, coming = _partners(path)
     if per_record is None:
-        with _in_words("write", path):
+        with in_words("write", path):
             durable.write(path, data)
         for stale in (partner, coming):
             with contextlib.suppress(OSError):
@@ -52,11 +52,11 @@ def write_pair(path: Path, data: bytes, token: str, per_record: bytes | None) ->
                     stale.unlink()
         return
     header = PRIVATE_MARK + token.encode() + b"\n"
-    with _in_words("write", coming):
+    with in_words("write", coming):
         durable.write(coming, header + per_record, permissions=0o600)
-    with _in_words("write", path):
+    with in_words("write", path):
         durable.write(path, data)
-    with _in_words("write", partner):
+    with in_words("write", partner):
         durable.move(coming, partner)
 
 
@@ -91,7 +91,7 @@ def _partners(path: Path) -> tuple[Path, Path]:
 
 
 @contextlib.contextmanager
-def _in_words(do: str, path: Path) -> Iterator[None]:
+def in_words(do: str, path: Path) -> Iterator[None]:
     """Says what the system refused, and what to do."""
     try:
         yield

@@ -92,7 +92,7 @@ def audit_neighbours(
     Raises:
         ValueError: If the method keeps something of every record, or there are too few records.
     """
-    if any(hasattr(rule, "private_state_dict") for rule in private.method.evaluation):
+    if private.method.keeps_records:
         raise ValueError(
             f"The method '{private.method.name}' keeps something of every record and takes all of "
             "them in each step, so a batch of a few cannot be tried. `plumbline audit step` can."

@@ -15,6 +15,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,11 +40,13 @@ from plumbline.training.distributed import Ranks, shared_by
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fetch_check import FetchCheck
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
+from plumbline.training.keeping import Keeper
 from plumbline.training.own_neighbours import NeighbourAudit, audit_neighbours
 from plumbline.training.parameters import apply, require_same, trainable
 from plumbline.training.public import PublicStream
 from plumbline.training.records import to_device
 from plumbline.training.run_identity import feed
+from plumbline.training.schedules import Schedules
 from plumbline.training.setup import Setup
 
 _COMPARED = 100
@@ -69,11 +72,13 @@ class Private:
         plan: The budget made exact: noise, steps, sampling rate.
         ledger: Where steps are charged, if anywhere.
         run: The run's id in the ledger.
-        steps_done: How many steps are done. A step that was charged counts, even if it then failed.
-        stop: The step at which the run ends: the plan's steps, less those lost in a crash.
+        steps_done: How many steps are done. A step that was charged counts, even if it was lost.
+        made: How many updates are made: the steps done, less those that were lost.
+        stop: The step at which the run ends.
         warnings: Sentences that the statement adds.
         not_covered: Items that the statement adds to what is not covered.
         average: The moving average of the weights, if one was asked for.
+        keeper: Keeps the run on the disk, where it has a checkpoint file.
         released: What the last step released: the noisy mean gradient, before public data is added
             and the optimizer sees it.
         ranks: The processes that make the run together; most often this one alone.
@@ -91,9 +96,11 @@ class Private:
         noise: RandomSource,
         sampler: PoissonSampler,
         steps_done: int,
+        made: int,
         stop: int,
         warnings: Sequence[str],
         ranks: Ranks,
+        keeper: Keeper,
         shards: Shards | None = None,
         processes: Sequence[int] = (),
         public: PublicStream | None = None,
@@ -115,6 +122,7 @@ class Private:
         self.run = charges.run
         self.attempt = charges.attempt
         self.steps_done = steps_done
+        self.made = made
         self.stop = stop
         self.warnings = tuple(warnings)
         self.not_covered = setup.not_covered
@@ -131,6 +139,8 @@ class Private:
         self._sampler = sampler
         self._sampler.step = steps_done
         self._charges = charges
+        self.keeper = keeper
+        self._schedules = Schedules(setup.schedulers)
         self._answers: Answers | None = None
         self._pending: PrivateBatch | None = None
         self._fetch_check = FetchCheck(self._records, source)
@@ -184,8 +194,16 @@ class Private:
         """How many steps are charged; if there is a ledger, what it says."""
         return max(self._charges.count, self.steps_done)
 
+    @property
+    def lost(self) -> int:
+        """How many steps were charged and not made, since the run was killed or they failed."""
+        return self.plan.steps - self.made - len(self)
+
     def step(self, batch: PrivateBatch) -> None:
-        """One accounted update: asks, charges, adds noise, and lets the optimizer step.
+        """One accounted update: asks, charges, adds noise, lets optimizer and schedulers step.
+
+        Where the run has a checkpoint file, what was released is in its journal before the weights
+        move, and a checkpoint is written when it is time.
 
         Raises:
             BudgetSpent: If the run has no steps left.
@@ -245,7 +263,9 @@ class Private:
             raise ValueError(
                 "There is no file to save to: give a path, or make_private(..., checkpoint=path)."
             )
-        save(self, path)
+        path = Path(path)
+        with self.keeper.saving(path):
+            save(self, path)
 
     def check_state(self) -> None:
         """Compares every buffer and frozen parameter with what it was when training began.
@@ -263,8 +283,9 @@ class Private:
         return self._sampler.state_dict()
 
     def load_sampler_state(self, state: Mapping[str, Any]) -> None:
-        """Moves the sampler to a stored position; refuses that of another sampler."""
+        """Refuses the stored position of another sampler; the run stands at ``steps_done``."""
         self._sampler.load_state_dict(state)
+        self._sampler.step = self.steps_done
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
@@ -374,6 +395,7 @@ class Private:
         if self.average is not None:
             self.average.require_own_weights("train on")
         require_same(self._trained, self.parameters(), sharded=self.sharded)
+        self._schedules.require_untouched()
         self._accept(batch)
         self.put_shards_back()
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
@@ -389,11 +411,19 @@ class Private:
             update = self.released = self._released(batch)
         _warn_of_bad_records(batch)
         summed = {name: g + public[name] if public else g for name, g in update.items()}
-        apply(summed, self.parameters(), self.optimizer)
-        if self.average is not None:
-            self.average.update()
+        self.keeper.release(self, batch.step, summed)
+        self.apply(summed)
         if self.steps_done >= self.stop:
             self.check_state()
+        self.keeper.after_step(self)
+
+    def apply(self, update: Mapping[str, Tensor]) -> None:
+        """Makes an update that was released: of the weights, their average and the schedulers."""
+        apply(update, self.parameters(), self.optimizer)
+        self.made += 1
+        if self.average is not None:
+            self.average.update()
+        self._schedules.step()
 
     def _state_digest(self) -> str:
         digest = hashlib.blake2b(digest_size=16)
@@ -443,6 +473,7 @@ class Private:
         if len(self.plan.release.queries) > 1:
             beside = [self.parameters(), self.method.state_dict()]
         self._charges.charge(step, query, *beside)
+        self.keeper.begin(step)
         # From here on the step is spent: should it fail, its batch and noise are not used again.
         self.steps_done = step + 1
         self._sampler.step = self.steps_done
@@ -473,8 +504,17 @@ class Private:
             unit="user" if isinstance(self._sampler, UserSampler) else "record",
             public_constants=constants,
             not_covered=self.not_covered,
-            warnings=self.warnings,
+            warnings=(*self.warnings, *_of_loss(self.lost, self.plan.steps)),
         )
+
+
+def _of_loss(lost: int, steps: int) -> list[str]:
+    if not lost:
+        return []
+    return [
+        f"{lost} of the {steps} planned steps were charged and their results lost, when the run "
+        "was interrupted. They count as spent, and so many updates fewer were made."
+    ]
 
 
 class BadRecords(UserWarning):

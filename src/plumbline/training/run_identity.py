@@ -118,11 +118,6 @@ def noise_position(attempt: int, step: int) -> int:
     return (attempt << _ATTEMPT) + step
 
 
-def last_attempt(positions: set[int]) -> int:
-    """The latest attempt of which any noise was used; -1 if none was."""
-    return max(positions) >> _ATTEMPT if positions else -1
-
-
 def inputs_digest(key: bytes, query: Query, *beside: Any) -> str:
     """A digest of a question and its exact value, and of what later questions depend on.
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
-from plumbline.training import checkpoint
+from plumbline.training import checkpoint, journal
 from plumbline.training.charging import Charges
 from plumbline.training.distributed import Ranks, RanksDisagree
 from plumbline.training.distributed_shards import Shards, is_shard
+from plumbline.training.keeping import Keeper, following, replay
 from plumbline.training.private import Private
 from plumbline.training.public import PublicStream
 from plumbline.training.run_identity import (
@@ -34,9 +35,10 @@ from plumbline.training.setup import Setup
 def start(setup: Setup, ranks: Ranks | None = None) -> Private:
     """The run, ready for its next step.
 
-    If its checkpoint exists, the run goes on from there, and the model, the optimizer and the
-    schedulers get the states stored in it; so does torch's own generator (of dropout, say) in a run
-    with a seed. If not, the run begins, and its first checkpoint is written at once.
+    If its checkpoint exists, the run goes on from there: the model, the optimizer and the
+    schedulers get the states stored in it (so does torch's own generator, in a run with a seed),
+    and then the updates in the journal are made again. If not, the run begins, and its first
+    checkpoint is written at once.
 
     Args:
         setup: What the user gave.
@@ -57,64 +59,85 @@ def start(setup: Setup, ranks: Ranks | None = None) -> Private:
         path = None if setup.checkpoint is None else Path(setup.checkpoint)
         stored = None if path is None else checkpoint.read(path, ranks)
         if path is None or stored is None:
-            private = _start(setup, setup.plan(), ranks, run=run_id(setup.seed, setup.facts))
+            # A seeded run that only the ledger knows is made again from its first step.
+            past = _Past(run_id(setup.seed, setup.facts), remade=True)
+            private = _start(setup, setup.plan(), ranks, past)
             if path is not None:
-                # A run that was killed before its first checkpoint would not be recognised: steps
-                # charged for it would be lost to it, and a secure run would be charged anew.
+                # A run that was killed before its first checkpoint would not be recognised.
                 private.save(path)
-            return private
-        private = _start(
-            setup,
-            checkpoint.plan_of(setup, stored, path, ranks),
-            ranks,
-            run=stored["run"],
-            attempt=checkpoint.next_attempt(setup, stored, ranks.count),
-            steps_done=stored["steps_done"],
-            charged=stored["charged"],
-            warnings=() if setup.ledger is not None else (_NO_LEDGER,),
-            processes=stored["processes"],
-        )
-        checkpoint.restore(private, stored, path)
+        else:
+            plan = checkpoint.plan_of(setup, stored, path, ranks)
+            of_records = stored["has_private_state"]
+            found = ranks.from_first("the journal", lambda: journal.read(path, private=of_records))
+            releases = following(found.releases, stored["made"])
+            saved = stored["steps_done"]
+            remade = checkpoint.remade(setup, stored, ranks.count)
+            begun = max(saved, found.begun)
+            # The number of a step that was begun and lost is never used again.
+            at = begun if not remade else releases[-1][0] + 1 if releases else saved
+            past = _Past(
+                run=stored["run"],
+                attempt=checkpoint.next_attempt(setup, stored, ranks.count),
+                at=at,
+                begun=begun,
+                remade=remade,
+                journal=found.evidence,
+                made=stored["made"],
+                charged=stored["charged"] + at - saved,
+                warnings=() if setup.ledger is not None else (_NO_LEDGER,),
+                processes=stored["processes"],
+            )
+            private = _start(setup, plan, ranks, past)
+            checkpoint.restore(private, stored, path)
+            replay(private, releases, path)
+            if begun > saved or stored["ranks"] != ranks.count:
+                private.save(path)
+            else:
+                private.keeper.begin_anew()
         return private
 
 
 _NO_LEDGER = (
-    "The run was resumed from a checkpoint and has no ledger. Steps made after the checkpoint and "
-    "lost, in a crash say, are not known and not counted: if anyone can have seen their results, "
-    "more was spent than is stated here."
+    "The run was resumed from a checkpoint and has no ledger. Steps made after it that neither the "
+    "checkpoint nor the journal beside it shows, as after a power cut, are not known and not "
+    "counted: if anyone can have seen their results, more was spent than is stated here."
 )
 
 
-def _start(
-    setup: Setup,
-    plan: Plan,
-    ranks: Ranks,
-    *,
-    run: str,
-    attempt: int = 0,
-    steps_done: int = 0,
-    charged: int = 0,
-    warnings: Sequence[str] = (),
-    processes: Sequence[int] = (),
-) -> Private:
-    """The run from ``steps_done`` on.
+@dataclass(frozen=True)
+class _Past:
+    """What checkpoint and journal say of a run.
 
-    Args:
-        setup: What the user gave.
-        plan: Its plan.
-        ranks: The processes that make it; each calls this, and what the first says holds for all.
+    Attributes:
         run: The run's id.
         attempt: How often a seeded run was resumed with fresh noise and batches.
-        steps_done: Where it stands.
+        at: The step to go on with.
+        begun: No step from this one on was begun, as far as they show.
+        remade: Whether steps that were begun and lost are made again, to the bit.
+        journal: What the journal is known by, if it may serve as evidence.
+        made: How many updates are in the checkpoint.
         charged: How many steps were charged, where there is no ledger to ask.
         warnings: For the statement.
         processes: How many ranks there were in earlier sessions.
     """
+
+    run: str
+    attempt: int = 0
+    at: int = 0
+    begun: int = 0
+    remade: bool = False
+    journal: str | None = None
+    made: int = 0
+    charged: int = 0
+    warnings: tuple[str, ...] = ()
+    processes: Sequence[int] = ()
+
+
+def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past) -> Private:
+    """The run behind its past; what the first rank says holds for all."""
     shards = Shards.of(setup.model, ranks)
     _refuse_ranks(setup, ranks, shards)
-    begun = ranks.from_first(
-        "the start", lambda: _begin(setup, plan, run, attempt, steps_done, charged, warnings)
-    )
+    begun = ranks.from_first("the start", lambda: _begin(setup, plan, past))
     found = differences(_agreed(setup, plan), begun.facts, "on rank 0")
     if found:
         raise RanksDisagree(
@@ -139,6 +162,7 @@ def _start(
     public = None
     if setup.public is not None:
         public = PublicStream(setup.public, setup.record_loss, drawing)
+    keeper = _keeper(setup, ranks)
     return Private(
         setup,
         plan,
@@ -150,18 +174,28 @@ def _start(
             attempt=begun.attempt,
             count=begun.charged,
             digest_key=noise.stream("digest").bytes(32) if recognised else None,
+            journal=keeper.evidence,
         ),
         source=source,
         noise=noise,
         sampler=sampler,
-        steps_done=steps_done,
+        steps_done=begun.steps_done,
+        made=past.made,
         stop=begun.stop,
         warnings=begun.warnings,
         ranks=ranks,
+        keeper=keeper,
         shards=shards,
-        processes=processes,
+        processes=past.processes,
         public=public,
     )
+
+
+def _keeper(setup: Setup, ranks: Ranks) -> Keeper:
+    path = None if setup.checkpoint is None else Path(setup.checkpoint)
+    if path is None or setup.repeatable or not ranks.first:
+        return Keeper(path, None)
+    return Keeper(path, journal.Journal(path, private=setup.method.keeps_records))
 
 
 @dataclass(frozen=True)
@@ -171,6 +205,7 @@ class _Begun:
     Attributes:
         facts: The settings that all must have.
         key: What batches are drawn from, in a run without a seed.
+        steps_done: Where the run stands.
         stop: Where the run ends.
         charged: How many steps are charged.
         ledgered: Whether there is a ledger.
@@ -180,40 +215,32 @@ class _Begun:
     key: bytes
     run: str
     attempt: int
+    steps_done: int
     stop: int
     charged: int
     ledgered: bool
     warnings: tuple[str, ...]
 
 
-def _begin(
-    setup: Setup,
-    plan: Plan,
-    run: str,
-    attempt: int,
-    steps_done: int,
-    charged: int,
-    warnings: Sequence[str],
-) -> _Begun:
-    seed, ledger = setup.seed, setup.ledger
-    stop = plan.steps
+def _begin(setup: Setup, plan: Plan, past: _Past) -> _Begun:
+    seed, ledger, warnings = setup.seed, setup.ledger, past.warnings
+    stop, charged = plan.steps, past.charged
+    at = past.at
     if ledger is not None:
         if seed is not None:
-            refuse_shared_seed(ledger, run, seed)
+            refuse_shared_seed(ledger, past.run, seed)
         require_charged(ledger, plan.before)
-        here, beyond = noise_position(attempt, steps_done), noise_position(attempt + 1, 0)
-        replays = sum(here <= position < beyond for position in ledger.noise_positions(run))
-        charged = ledger.charged(run)
+        ledger.give_back(past.run, past.begun, past.journal)
+        charged = ledger.charged(past.run)
+        if not past.remade:
+            at = min(max(at, charged), plan.steps)
+        here = noise_position(past.attempt, at)
+        beyond = noise_position(past.attempt + 1, 0)
+        replays = sum(here <= position < beyond for position in ledger.noise_positions(past.run))
         left = max(0, plan.steps - charged)
         if left:
             ledger.require_room(plan.release.to_dict(), left)
-        stop = min(stop, steps_done + replays + left)
-    if lost := plan.steps - stop:
-        warnings = (
-            *warnings,
-            f"{lost} of the {plan.steps} planned steps were charged and their results lost, when "
-            "the run was interrupted. They count as spent, and the run ends so much earlier.",
-        )
+        stop = min(stop, at + replays + left)
     if plan.release.composition == "basic":
         warnings = (
             *warnings,
@@ -224,12 +251,13 @@ def _begin(
     return _Begun(
         facts=_agreed(setup, plan),
         key=b"" if seed is not None else secrets.token_bytes(32),
-        run=run,
-        attempt=attempt,
+        run=past.run,
+        attempt=past.attempt,
+        steps_done=at,
         stop=stop,
         charged=charged,
         ledgered=ledger is not None,
-        warnings=tuple(warnings),
+        warnings=warnings,
     )
 
 

@@ -121,6 +121,11 @@ class Setup:
         """What the data set says that no guarantee covers, such as the vocabulary of a text."""
         return tuple(getattr(self.dataset, "not_covered", ()))
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether a step can be made again, bit for bit."""
+        return self.seed is not None and self.deterministic
+
     @cached_property
     def units(self) -> int:
         """The number of records, or of users where they are the unit of privacy."""

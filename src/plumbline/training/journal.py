@@ -1,0 +1,210 @@
+"""The journal of a run: what each step released, on the disk before the weights move.
+
+What a step released is private already, so it can be written down. A run that was killed makes the
+updates of its journal again, on its last checkpoint, and has lost nothing but the step in flight.
+
+Guarantees. A step's *mark* is in the file before any answer to it is drawn, so that a step without
+a mark was never begun; its *release* is there before the optimizer sees it. Both are unbuffered
+writes: a process that is killed loses neither. Nothing is synced. After a power cut the entries
+that are left whole and in order are used, and ``Found.evidence`` is not what it was before, by
+which the ledger knows that steps may have been made that the journal does not show.
+
+The file is written from its beginning again whenever a checkpoint has taken its place, so that its
+pages stay in memory; a number drawn for each such *generation* tells its entries from older ones.
+Where a method keeps state of single records, the journal has it too, and is named PRIVATE.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+import time
+import weakref
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plumbline.training.checkpoint_file import PRIVATE_MARK, CheckpointError, in_words
+from plumbline.training.state_packing import Buffer, packed, unpacked
+
+_MAGIC = b"plumbline journal 1\n"
+_HEAD = struct.Struct("<QQI")  # generation, time, checksum
+_ENTRY = struct.Struct("<cQQQQI")  # kind, generation, step, time, length of what follows, checksum
+_MARK, _RELEASE = b"m", b"r"
+_AT_ONCE = 1_000_000_000  # ns by which a file's last change may follow the time of its last entry
+_PIECES = 500  # of a write, at most
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a journal shows.
+
+    Attributes:
+        begun: Every step from this one on was never begun, as far as the journal shows.
+        releases: The steps that were made, with what was written of each, in order.
+        evidence: The file that this was read from; None if it may have been copied or put back.
+    """
+
+    begun: int = 0
+    releases: Sequence[tuple[int, Any]] = ()
+    evidence: str | None = None
+
+
+def journal_path(checkpoint: Path, *, private: bool) -> Path:
+    """Where the journal of a run is; ``private`` says that it has state of single records."""
+    return Path(f"{checkpoint}.journal{'.PRIVATE' if private else ''}")
+
+
+def remove_journals(checkpoint: Path) -> None:
+    """Deletes the journal of a run that has ended."""
+    for private in (True, False):
+        with suppress(FileNotFoundError):
+            journal_path(checkpoint, private=private).unlink()
+
+
+class Journal:
+    """A run's journal, open for writing; what it held stays until ``clear``, which comes first.
+
+    Args:
+        checkpoint: The run's checkpoint, beside which the journal is.
+        private: Whether it has state of single records.
+
+    Raises:
+        CheckpointError: If it cannot be opened, or another file is in its place.
+    """
+
+    def __init__(self, checkpoint: Path, *, private: bool) -> None:
+        self.path = journal_path(checkpoint, private=private)
+        self._head = (PRIVATE_MARK if private else b"") + _MAGIC
+        _read(self.path, self._head)  # refuses another file
+        with in_words("write", self.path):
+            permissions = 0o600 if private else 0o666
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, permissions)
+        weakref.finalize(self, os.close, self._file)
+        self._generation = 0
+        self._end = 0
+        self.evidence = _evidence(os.fstat(self._file))
+        """What a charge names the journal by: this very file, in this session of the machine."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes of it count."""
+        return self._end
+
+    def begin(self, step: int) -> None:
+        """Marks a step: from now on its answers may be drawn."""
+        self._add(_MARK, step, [])
+
+    def release(self, step: int, content: Mapping[str, Any]) -> None:
+        """Writes down what a step released and did; then the weights may move."""
+        try:
+            pieces = packed(content)
+        except TypeError as error:
+            raise CheckpointError(
+                f"The method's state or a setting of the optimizer cannot be kept in the journal "
+                f"{self.path}: {error}. Make, for example, float(x) of a NumPy number."
+            ) from None
+        self._add(_RELEASE, step, pieces)
+
+    def clear(self) -> None:
+        """Begins again, once a checkpoint has what was written so far."""
+        self._generation = secrets.randbits(64)
+        fields = self._generation, time.time_ns()
+        head = _HEAD.pack(*fields, zlib.crc32(_HEAD.pack(*fields, 0)))
+        self._end = 0
+        self._write([self._head, head])
+
+    def _add(self, kind: bytes, step: int, pieces: list[Buffer]) -> None:
+        length = sum(len(piece) for piece in pieces)
+        fields = kind, self._generation, step, time.time_ns(), length
+        checksum = zlib.crc32(_ENTRY.pack(*fields, 0))
+        for piece in pieces:
+            checksum = zlib.crc32(piece, checksum)
+        self._write([_ENTRY.pack(*fields, checksum), *pieces])
+
+    def _write(self, pieces: list[Buffer]) -> None:
+        """Writes behind what counts; if that fails, nothing more counts than before."""
+        at = self._end
+        with in_words("write", self.path):
+            while pieces:
+                written = os.pwritev(self._file, pieces[:_PIECES], at)
+                at += written
+                pieces = _rest(pieces, written)
+        self._end = at
+
+
+def read(checkpoint: Path, *, private: bool) -> Found:
+    """What the journal of a run shows; nothing, if there is none.
+
+    Raises:
+        CheckpointError: If it cannot be read, or another file is in its place.
+    """
+    head = (PRIVATE_MARK if private else b"") + _MAGIC
+    return _read(journal_path(checkpoint, private=private), head)
+
+
+def _read(path: Path, head: bytes) -> Found:
+    with in_words("read", path):
+        if not path.exists():
+            return Found()
+        with path.open("rb") as file:
+            status, data = os.fstat(file.fileno()), memoryview(file.read())
+    if data[: len(head)] != head[: len(data)]:
+        raise CheckpointError(
+            f"{path} is not the journal of a run, and would be overwritten. Move it away, or give "
+            "another checkpoint file."
+        )
+    at = len(head) + _HEAD.size
+    if len(data) < at:  # killed as the file was made
+        return Found(evidence=_evidence(status))
+    generation, written, checksum = _HEAD.unpack(data[len(head) : at])
+    if checksum != zlib.crc32(_HEAD.pack(generation, written, 0)):
+        return Found()
+    begun, releases = 0, []
+    for kind, step, when, content in _entries(data[at:], generation):
+        begun, written = max(begun, step + 1), when
+        if kind == _RELEASE:
+            releases.append((step, unpacked(content)))
+    # A copy that was put into the file's place has changed it later than its last entry says.
+    evidence = _evidence(status) if abs(status.st_ctime_ns - written) < _AT_ONCE else None
+    return Found(begun, releases, evidence)
+
+
+def _entries(data: memoryview, generation: int) -> Iterator[tuple[bytes, int, int, memoryview]]:
+    """The whole entries of a generation, in order: kind, step, time, content."""
+    at = 0
+    while len(data) >= at + _ENTRY.size:
+        *fields, checksum = _ENTRY.unpack(data[at : at + _ENTRY.size])
+        kind, own, step, when, length = fields
+        at += _ENTRY.size
+        if own != generation or len(data) < at + length:
+            return
+        content = data[at : at + length]
+        at += length
+        if checksum != zlib.crc32(content, zlib.crc32(_ENTRY.pack(*fields, 0))):
+            return
+        yield kind, step, when, content
+
+
+def _rest(pieces: list[Buffer], written: int) -> list[Buffer]:
+    """What is left to write of some pieces."""
+    while pieces and written >= len(pieces[0]):
+        written -= len(pieces[0])
+        pieces = pieces[1:]
+    return [memoryview(pieces[0])[written:], *pieces[1:]] if written else pieces
+
+
+def _evidence(status: os.stat_result) -> str | None:
+    boot = _boot()
+    return None if boot is None else f"{boot}/{status.st_dev}/{status.st_ino}"
+
+
+def _boot() -> str | None:
+    """What this session of the machine is known by, where the system tells (Linux)."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return None
