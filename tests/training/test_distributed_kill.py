@@ -3,9 +3,11 @@
 A life of the run is one to three forked ranks that train, with a ledger and a checkpoint every
 third step, and write down each step once it is released. One rank, or all of them, are killed: at
 one of their calls to the disk or to each other, before or after it, or at any moment. The others
-must end, with an error; and the ledger has every step that was written down.
+must end, with an error; and the ledger has every step that was written down. A kill costs at most
+one step, and what was made before it is found again, to the bit, by however many ranks.
 """
 
+import hashlib
 import os
 import random
 import signal
@@ -22,13 +24,13 @@ import torch.distributed as dist
 from plumbline import Ledger
 from plumbline.training.distributed import RankFailed, RankLost
 from tests.training.ranks import Ended, in_ranks, warm
-from tests.training.runs import STEPS, Run, charged
+from tests.training.runs import STEPS, Run, charged, weights
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "repeatable": {"seed": 3, "deterministic": True},
     "secure": {},
 }
-CALLS = {"disk": (os, ("pwrite", "write", "fsync", "replace")), "other ranks": (
+CALLS = {"disk": (os, ("pwrite", "pwritev", "write", "fsync", "replace")), "other ranks": (
     dist, ("all_gather", "all_reduce", "broadcast", "broadcast_object_list")
 )}  # fmt: skip
 
@@ -63,11 +65,19 @@ def life(folder: Path, number: int, settings: dict[str, Any], plan: Plan, rank: 
         _kill_at(folder, plan)
     checkpoint = folder / "checkpoint"
     torch.manual_seed(rank)
-    ledger = Ledger.open(folder / "ledger") if rank == 0 else None
+    ledger = Ledger.open(folder / "ledger", reserve=50) if rank == 0 else None
     run = Run("dropout", {**settings, "ledger": ledger})
     private = run.make(checkpoint=checkpoint)
+    diary = os.open(folder / "diary", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def note() -> None:
+        digest = hashlib.sha256(weights(run.model).numpy().tobytes()).hexdigest()
+        write(diary, f"{private.made} {private.lost} {digest}\n".encode())
+
+    note()
     for batch in private:
         private.step(batch)
+        note()
         attempt = private.attempt if settings else number
         write(notes, f"{attempt} {batch.step}\n".encode())
         if private.steps_done % 3 == 0:
@@ -123,6 +133,7 @@ def lives(folder: Path, name: str, chance: random.Random, record: Record) -> Non
     """Life after life, each with a kill, and then one to the end."""
     settings = SETTINGS[name]
     (folder / "released").touch()
+    kills = 0
     for number in range(20):
         ranks = chance.choice((1, 2, 2, 3))
         victims: tuple[int, ...] = (chance.randrange(ranks),)
@@ -142,10 +153,23 @@ def lives(folder: Path, name: str, chance: random.Random, record: Record) -> Non
             who = "the only rank" if ranks == 1 else who
             where = "at some moment" if plan.after else (folder / "killed").read_text()
             record.kills[f"{who} {where}"] += 1
+            kills += 1
         if check(ended, plan, folder, settings):
             record.finished += 1
+            if name == "secure":  # a repeatable run is made again, by other ranks otherwise
+                _check_diary(folder, kills)
             return
     raise AssertionError("the run does not come to its end")
+
+
+def _check_diary(folder: Path, most_lost: int) -> None:
+    """Whenever so many updates were made, the weights were these, on all ranks, in all lives."""
+    seen: dict[str, str] = {}
+    for line in (folder / "diary").read_text().splitlines():
+        made, lost, digest = line.split()
+        assert seen.setdefault(made, digest) == digest
+    assert int(lost) <= most_lost
+    assert int(made) == STEPS - int(lost)
 
 
 @pytest.fixture(scope="module", autouse=True)
