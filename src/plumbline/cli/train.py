@@ -63,7 +63,7 @@ def train(
     spec = training.spec_of(made, seed)
     folder = out / made.name / spec.folder
     with launched(), stopping_after_the_step(folder):
-        announce(made, description, folder)
+        announce(spec, description, folder)
         with watching_one(spec.name) as on_progress:
             found = training.train(
                 made,
@@ -77,9 +77,13 @@ def train(
         show_run(found, json_)
 
 
-def announce(recipe: Any, description: dict[str, Any], folder: Path) -> None:
-    """What was decided for the user, and where a run stands."""
+def announce(spec: Any, description: dict[str, Any], folder: Path) -> None:
+    """What was decided for the user, where a run stands, and what a crash could cost it."""
     from plumbline.experiments.files import CHECKPOINT, RESULT
+    from plumbline.experiments.running import RESERVE
+    from plumbline.training.keeping import crash_cost
+
+    recipe = spec.recipe
 
     if "data" in description and "delta" not in description:
         note(f"Delta is {tiny(recipe.budget.delta)}: at most 1/(10 n) for n training records.")
@@ -88,5 +92,7 @@ def announce(recipe: Any, description: dict[str, Any], folder: Path) -> None:
         note(f"No guarantee: {method.unbounded_reason}.")
     if (folder / RESULT).is_file():
         note(f"This run is finished: its result is read from {folder}.")
-    elif (folder / CHECKPOINT).is_file():
+        return
+    if (folder / CHECKPOINT).is_file():
         note(f"Going on with the run in {folder}.")
+    note(crash_cost(kept=True, repeatable=spec.random_seed is not None, ahead=RESERVE))

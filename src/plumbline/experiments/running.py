@@ -45,7 +45,7 @@ from plumbline.training.fitting import StepInfo
 from plumbline.training.keeping import forget
 from plumbline.training.tensorboard import TensorBoard
 
-_RESERVE = 50  # steps charged at a time: a disk may take longer to be sure than a step takes
+RESERVE = 50  # steps charged at a time: a disk may take longer to be sure than a step takes
 _MOST_LOST = 20  # a run that has lost more than one step in so many is not what was asked for
 
 
@@ -118,7 +118,7 @@ def _made(
     write_json(folder / VERSIONS, versions())
     if splits.encoding is not None:
         write_json(folder / ENCODING, splits.encoding.to_json())
-    with Ledger.open(book, reserve=_RESERVE) as ledger:
+    with Ledger.open(book, reserve=RESERVE) as ledger:
         private = started(spec, splits, ledger, folder / CHECKPOINT)
         if not accept_loss:
             _refuse_loss(private)

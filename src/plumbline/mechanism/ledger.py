@@ -53,7 +53,7 @@ class Ledger:
     def __init__(self, path: Path, file: LedgerFile | None, *, reserve: int = 1) -> None:
         self.path = path
         self._file = file
-        self._reserve = reserve
+        self.reserve = reserve
         self._guards: list[Guard] = []
         self._session = secrets.token_hex(8)
         self._reserved: dict[str, int] = {}  # run -> steps charged ahead and not taken yet
@@ -250,7 +250,7 @@ class Ledger:
             if noise_position is None and same and ahead >= count:
                 self._reserved[run] = ahead - count
                 return self.position
-            size = count if noise_position is not None else max(count, self._reserve)
+            size = count if noise_position is not None else max(count, self.reserve)
             if most is not None:  # reserve no more than the run may charge
                 size = max(count, min(size, most - self.charged(run)))
             size = self._affordable(key, count, size)
@@ -260,7 +260,7 @@ class Ledger:
             of = self._book.current.get(run, -1)
             if not same or self._book.declarations[of].most < size:
                 of = len(self._book.declarations)
-                new.append(self._declare(run, key, max(size, self._reserve)))
+                new.append(self._declare(run, key, max(size, self.reserve)))
             charge = {"kind": "charge", "of": of, "step": step, "count": size}
             if noise_position is not None:
                 charge["noise"] = list(noise_position)

@@ -109,6 +109,25 @@ class Keeper:
         return (full or passed > _SECONDS) and passed > _SHARE * self._took
 
 
+def crash_cost(*, kept: bool, repeatable: bool, ahead: int) -> str:
+    """What a crash can cost a run, in words and steps.
+
+    Args:
+        kept: Whether it has a checkpoint file.
+        repeatable: Whether its steps can be made again.
+        ahead: How many steps its ledger charges at a time.
+    """
+    if not kept:
+        return "A crash costs all of its steps: it has no checkpoint file."
+    if repeatable:
+        return "A crash costs no step: those since the last checkpoint are made again."
+    return (
+        "If it is killed, it loses at most the step that it is in. A power cut can cost it the "
+        f"steps since the last checkpoint ({_SECONDS:.0f} seconds, or {_SHARE} times as long as "
+        f"one takes to write) and up to {ahead} that were charged ahead."
+    )
+
+
 def forget(path: Path) -> None:
     """Deletes what is kept of a run that has ended: its journal and its checkpoint."""
     remove_journals(path)

@@ -40,7 +40,7 @@ from plumbline.training.distributed import Ranks, shared_by
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fetch_check import FetchCheck
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
-from plumbline.training.keeping import Keeper
+from plumbline.training.keeping import Keeper, crash_cost
 from plumbline.training.own_neighbours import NeighbourAudit, audit_neighbours
 from plumbline.training.parameters import apply, require_same, trainable
 from plumbline.training.public import PublicStream
@@ -198,6 +198,15 @@ class Private:
     def lost(self) -> int:
         """How many steps were charged and not made, since the run was killed or they failed."""
         return self.plan.steps - self.made - len(self)
+
+    @property
+    def crash_cost(self) -> str:
+        """What a crash can cost from here on, in words and steps."""
+        ahead = 0 if self.ledger is None else self.ledger.reserve
+        repeatable = self.setup.repeatable
+        return crash_cost(
+            kept=self.setup.checkpoint is not None, repeatable=repeatable, ahead=ahead
+        )
 
     def step(self, batch: PrivateBatch) -> None:
         """One accounted update: asks, charges, adds noise, lets optimizer and schedulers step.
