@@ -11,6 +11,7 @@ text before `,"hash"`. So a changed, lost, repeated or moved line breaks the cha
 | `release` | what steps of `run` now release | `session`, `pid`, `run`, `most`, `release` |
 | `charge` | steps from `step` on are charged | `of`, `step`, `count`, and `noise` if seeded |
 | `refund` | steps charged ahead and not made | `of`, `count` |
+| `saved` | `run` saved a checkpoint at `step` | `run`, `step`, `token` |
 | `torn` | the last line was damaged; charged | `charged` ([of, count] pairs), `pad` |
 
 `of` is the number of a `release` line among the `release` lines, from 0.
@@ -88,6 +89,15 @@ class Declaration:
     charged: int = 0
 
 
+@dataclass(frozen=True)
+class Saved:
+    """A `saved` line, and its number."""
+
+    line: int
+    step: int
+    token: str
+
+
 @dataclass
 class Book:
     """What the lines of a ledger say, as they are read or written one by one."""
@@ -99,6 +109,7 @@ class Book:
     pid: int = 0
     noise: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
     limit: Limit | None = None
+    saved: dict[str, Saved] = field(default_factory=dict)  # run -> its last checkpoint
 
     @property
     def position(self) -> Position:
@@ -140,6 +151,8 @@ class Book:
                 if _count(line["count"]) >= declaration.charged:
                     raise ValueError("it gives back more steps than were charged ahead")
                 declaration.charged -= line["count"]
+            case "saved":
+                self.saved[line["run"]] = Saved(line["seq"], line["step"], line["token"])
             case "torn":
                 for of, count in line["charged"]:
                     self._declaration(of).charged += _count(count)
@@ -346,5 +359,6 @@ _FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     },
     "charge": {"of": _is_whole, "step": _is_whole, "count": _is_whole, "noise": _is_noise},
     "refund": {"of": _is_whole, "count": _is_whole},
+    "saved": {"run": _is_text, "step": _is_whole, "token": _is_text},
     "torn": {"charged": _is_charged, "pad": _is_text},
 }

@@ -71,7 +71,11 @@ def start(setup: Setup, ranks: Ranks | None = None) -> Private:
             attempt=checkpoint.next_attempt(setup, stored, ranks.count),
             steps_done=stored["steps_done"],
             charged=stored["charged"],
-            warnings=() if setup.ledger is not None else (_NO_LEDGER,),
+            warnings=(
+                (_NO_LEDGER,)
+                if setup.ledger is None
+                else checkpoint.older_than_known(setup, stored)
+            ),
             processes=stored["processes"],
         )
         checkpoint.restore(private, stored, path)
