@@ -113,8 +113,10 @@ nothing is sent.</p></footer>
 
 
 def policy(scripts: Iterable[str]) -> str:
-    """The content security policy of a page with these scripts: nothing else runs, no ``on...``
-    attribute, no ``javascript:`` link, and nothing is loaded. (plotly sets styles by itself.)
+    """The content security policy of a page with these scripts and no others.
+
+    No ``on...`` attribute and no ``javascript:`` link runs, and nothing is loaded. Styles are free:
+    plotly sets them.
     """
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
