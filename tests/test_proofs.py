@@ -1,4 +1,4 @@
-"""docs/proofs.md has a proof for every part that touches records, and the tests that it names are there."""
+"""docs/proofs.md has a proof for every part that touches records, and names tests that exist."""
 
 import ast
 import re
