@@ -27,9 +27,9 @@ def spoilt(tmp_path: Path, cells: str) -> None:
         f"20,{WORD},f,20",
         f"20,{WORD},f,20,low,{NUMBER}",
         f"{NUMBER},{WORD},,20,low",
-        f"20,Oslo,{WORD},{NUMBER},low",
+        f"20,Oslo,f,{WORD},low",
     ],
-    ids=["text", "infinite", "short", "long", "missing", "group"],
+    ids=["text", "infinite", "short", "long", "missing", "word"],
 )
 def test_a_bad_row(call: Called, tmp_path: Path, cells: str) -> None:
     spoilt(tmp_path, cells)
