@@ -309,7 +309,7 @@ WORDS = "age,sex,income\n" + "".join(f"{k if k else 'NA'},f,{'ab'[k % 2]}\n" for
         ("age,sex,income\n1,\xfc,low\n", [], "is not UTF-8 (line 2)"),
         (NUMBERS, [], "numbers are not predicted"),
         (NAMES, [], "--drop name"),
-        (WORDS, [], "--missing-value 'NA'"),
+        (WORDS, [], "name it (--missing-value)"),
     ],
 )
 def test_what_cannot_work_is_told_before_anything_runs(

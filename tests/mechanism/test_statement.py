@@ -254,7 +254,7 @@ def test_the_statement_of_a_run_follows_its_plan(plan: Plan) -> None:
     assert found.budget_epsilon == 3
     assert found.public_constants["clip bound"] == 1.0
     assert found.public_constants["steps"] == 100
-    assert found.not_covered[-1] == "public images"
+    assert found.not_covered[0] == "public images"
     assert found.warnings == (*plan.warnings, "Look here.")
     assert len(plan.warnings) == 1
     assert not found.records_public

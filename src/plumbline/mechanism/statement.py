@@ -171,7 +171,7 @@ class Statement:
             },
             records=plan.records,
             records_public=plan.records_public,
-            not_covered=(*_not_covered(plan.before), *not_covered),
+            not_covered=(*not_covered, *_not_covered(plan.before)),  # what is known comes first
             warnings=(*plan.warnings, *warnings),
             no_guarantee_reason=next((reason for reason in reasons if reason is not None), None),
         )
