@@ -93,10 +93,9 @@ def test_what_no_training_row_had_is_said(call: Called, run: Path, tmp_path: Pat
     (tmp_path / "new.csv").write_text(rows)
     assert call("predict", "run/people", "--data", "new.csv", "--out", "a.csv") == 0
     assert (
-        "city: 1 row has a category that the training rows had not, such as 'Cairo'; it counts "
-        "as none." in call.err
+        "city: 1 row has a category that the training rows had not; it counts as none." in call.err
     )
-    assert "age: 2 rows have a number outside 18 to 80, such as '200', '-5'; it is" in call.err
+    assert "age: 2 rows have a number outside 18 to 80; it is" in call.err
     assert call("predict", "run/people", "--data", "new.csv", "--json") == 0
     assert set(call.json["unseen"]) == {"city", "age"}
     assert call.json["rows"] == sum(call.json["predicted"].values()) == 3
@@ -117,7 +116,7 @@ def test_what_no_training_row_had_is_said(call: Called, run: Path, tmp_path: Pat
             "'age' has no value in row 1 of new.csv. Fill such cells, ",
         ),
         ("sex,city,age\nf,,3\n", [], "leave their rows out (--missing drop)."),
-        ("sex,city,age\nf,Oslo,old\n", [], "'age' has 'old' in row 1 of new.csv, which is no fin"),
+        ("sex,city,age\nf,Oslo,old\n", [], "'age' has a cell in row 1 of new.csv that is no fin"),
         ("sex,city,age,prediction\nf,Oslo,3,low\n", [], "has a column 'prediction' already"),
         ("sex,city,age\nf,Oslo,3\n", ["--out", "new.csv"], "the data itself"),
         ("", [], "has no rows"),

@@ -92,10 +92,10 @@ def test_it_trains(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"classes": "ab"}, "between 0 and 2; with 2 classes .* from 0 to 1"),
+        ({"classes": "ab"}, "y of record 2 is out of range; with 2 classes .* from 0 to 1"),
         (
             {"sensitive_features": ([0, 1, 2], [0, 0]), "groups": "xy"},
-            "between 0 and 2; with 2 groups .* from 0 to 1",
+            "of record . is out of range; with 2 groups .* from 0 to 1",
         ),
         ({"sensitive_features": ([0, 1], [0, 0])}, "'sensitive_features': 2"),
     ],
@@ -237,7 +237,7 @@ def test_a_frame_with_a_test_frame_and_gaps() -> None:
         (made()[:1], {}, "There are 1 tensors"),
         ((made()[0], made()[0]), {}, r"y has the shape \[40, 2\]"),
         ((made()[0], made()[1] + 0.5), {}, "one whole number per record"),
-        ((made()[0], made()[1] - 1), {}, "y lies between -1 and 1; with 2 classes"),
+        ((made()[0], made()[1] - 1), {}, "y of record . is out of range; with 2 classes"),
         ((made(), made()[:2]), {}, "both must, or neither"),
     ],
 )

@@ -115,19 +115,19 @@ def test_a_category_that_only_test_rows_have_counts_as_none(tmp_path: Path) -> N
     splits = table(train, test=test, **options)  # type: ignore[arg-type]
     assert (len(splits.train), len(splits.test)) == (12, 1)
     assert splits.test.x[0, 1:4].tolist() == [0, 0, 0]  # type: ignore[index]
-    with pytest.raises(DataError, match=r"'city' has 'Cairo' in row 1 of later\.csv, .*'Lima'"):
+    with pytest.raises(DataError, match=r"'city' has a value in row 1 of later\.csv"):
         table(train, test=test, **DECLARED)
 
 
 @pytest.mark.parametrize(
     ("row", "old", "new", "complaint"),
     [
-        (3, "Lima", "Cairo", r"'city' has 'Cairo' in row 3 of people\.csv, .* 3 values: 'Lima'"),
-        (5, ",f,", ",x,", "'sex' has 'x' in row 5"),
-        (6, "yes", "maybe", "'approved' has 'maybe' in row 6"),
-        (7, "26,", "old,", "'age' has 'old' in row 7 .*no finite number"),
-        (7, "26,", "nan,", "'age' has 'nan' in row 7 .*missing one, name it in missing_values"),
-        (7, "26,", "inf,", "'age' has 'inf' in row 7"),
+        (3, "Lima", "Cairo", r"'city' has a value in row 3 of people\.csv that is none of its 3\."),
+        (5, ",f,", ",x,", "'sex' has a value in row 5"),
+        (6, "yes", "maybe", "'approved' has a value in row 6"),
+        (7, "26,", "old,", "'age' has a cell in row 7 .*no finite number"),
+        (7, "26,", "nan,", "'age' has a cell in row 7 .*missing one, name it in missing_values"),
+        (7, "26,", "inf,", "'age' has a cell in row 7"),
         (8, "7000", "", "'income' has no value in row 8 .*1 of 20 rows"),
         (9, "Lima", " ", "'city' has no value in row 9"),
         (4, "Rome", "Rome,Oslo", "Row 4 of .* has 6 cells where the header has 5"),
@@ -149,7 +149,7 @@ def test_rows_with_missing_cells_can_be_left_out(tmp_path: Path) -> None:
     assert len(splits.train) + len(splits.test) == 18
     ages = together(splits)[0][:, 0] * 50 + 50
     assert {22, 27}.isdisjoint(ages.round().int().tolist())
-    with pytest.raises(DataError, match=r"'income' has '\?' in row 8 of"):  # of the file
+    with pytest.raises(DataError, match=r"'income' has a cell in row 8 of"):  # of the file
         table(path, **DECLARED, missing="drop")
     everywhere = [ROWS[0], *(row.replace("Rome", "").replace("Oslo", "") for row in ROWS[1:3])]
     with pytest.raises(DataError, match="leaves 0 training"):
@@ -198,10 +198,14 @@ def test_one_name_is_no_list_of_names(tmp_path: Path) -> None:
         ("people.xlsx", b"", "must end in .csv or .parquet"),
         ("people.csv", b"", "has no rows"),
         ("people.csv", b"a,b\n", "has no rows"),
-        ("people.csv", b"a,b,a\n1,2,3\n", "more than one column called a"),
-        ("people.csv", b"a,b\n1,\xff\n", r"not UTF-8 \(byte 0xff in line 2\).* iconv -f latin1"),
+        ("people.csv", b"a,b,a\n1,2,3\n", "columns 1, 3 of .* share their names"),
+        ("people.csv", b"a,b\n1,\xff\n", r"not UTF-8 \(line 2\).* iconv -f latin1"),
         ("people.csv", "a,b\n1,2\n".encode("utf-16"), "iconv -f utf-16 -t utf-8"),
-        ("people.csv", b"a;b\n1;2\n", "'a;b': its separator looks like ';', and must be a comma"),
+        (
+            "people.csv",
+            b"a;b\n1;2\n",
+            "single column: its separator looks like ';', and must be a comma",
+        ),
         ("people.csv", b"a;b\n1,5;2\n", "looks like ';'.* decimal=','"),
         ("people.csv", b"a\tb\n1\t2\n", "looks like a tab"),
         ("people.parquet", b"PAR1 not really", "damaged"),
@@ -226,9 +230,7 @@ def test_a_byte_that_is_not_utf8_is_found_where_it_is(tmp_path: Path) -> None:
     rows = [f"{k},Köln,yes" for k in range(5000)]
     text = "\n".join(["age,city,t", *rows, "1,"]).encode()
     path.write_bytes(text + "Köln,no\n".encode("latin1"))
-    with pytest.raises(
-        DataError, match=r"byte 0xf6 in line 5,002\).*my people.csv' > .*-utf8.csv'"
-    ):
+    with pytest.raises(DataError, match=r"line 5,002\).*my people.csv' > .*-utf8.csv'"):
         table(path, target="t", categorical=["city"])
 
 

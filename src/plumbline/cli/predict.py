@@ -101,8 +101,8 @@ def _write(
     encoding: TableEncoding,
     rows: Table,
     missing: Literal["error", "drop"],
-) -> tuple[Counter[str], dict[str, Counter[str]]]:
-    """Writes all rows; how many are of each class, and each column's cells that are unseen."""
+) -> tuple[Counter[str], Counter[str]]:
+    """Writes all rows; how many are of each class, and how many cells of each column unseen."""
     import torch
 
     from plumbline import durable
@@ -110,7 +110,7 @@ def _write(
     from plumbline.without_trace import evaluating
 
     counts: Counter[str] = Counter()
-    unseen: dict[str, Counter[str]] = {one.name: Counter() for one in encoding.columns}
+    unseen: Counter[str] = Counter()
     try:
         with (
             durable.replacing(out) as descriptor,
@@ -125,7 +125,7 @@ def _write(
                 predicted = [encoding.classes[place] for place in chances.argmax(1).tolist()]
                 counts.update(predicted)
                 for one in encoding.columns:
-                    unseen[one.name].update(one.unseen(chunk.columns[one.name]))
+                    unseen[one.name] += one.unseen(chunk.columns[one.name])
                 numbers = ([f"{p:.6f}" for p in row] for row in chances.tolist())
                 cells = zip(*(chunk.columns[name] for name in rows.names), strict=True)
                 for given, name, row in zip(cells, predicted, numbers, strict=True):
@@ -141,14 +141,12 @@ def _added(encoding: TableEncoding) -> list[str]:
     return [PREDICTION, *(f"{PROBABILITY}{name}" for name in encoding.classes)]
 
 
-def _said(column: Column, unseen: Counter[str]) -> str:
-    """What was done with cells that no training row had."""
+def _said(column: Column, count: int) -> str:
+    """What was done with ``count`` cells that no training row had."""
     from plumbline.data.table_encoding import Numeric
 
-    some = ", ".join(repr(cell) for cell, _ in unseen.most_common(3))
-    count = unseen.total()
     start = f"{column.name}: {count:,} {'row has' if count == 1 else 'rows have'} "
     if isinstance(column, Numeric):
         where = f"outside {column.low:g} to {column.high:g}"
-        return f"{start}a number {where}, such as {some}; it is taken as the nearer end."
-    return f"{start}a category that the training rows had not, such as {some}; it counts as none."
+        return f"{start}a number {where}; it is taken as the nearer end."
+    return f"{start}a category that the training rows had not; it counts as none."

@@ -42,8 +42,8 @@ def codes(
     except KeyError:
         row = next(row for row, cell in enumerate(column) if cell not in places)
         raise DataError(
-            f"The column '{name}' has {column[row]!r} in {where(row)}, which is none of its "
-            f"{len(values)} values: {_some(values)}."
+            f"The column '{name}' has a value in {where(row)} that is none of its {len(values)}. "
+            "Declare every value that it can have, or mend the cell."
         ) from None
     return torch.from_numpy(coded)
 
@@ -79,8 +79,3 @@ def check_one_of(name: str, value: object, allowed: Mapping[str, object] | Seque
     """Refuses an option that is not allowed."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")
-
-
-def _some(values: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, values[:10]))
-    return shown if len(values) <= 10 else f"{shown}, ..."

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from plumbline.data.encoding import Where, check_one_of, one_hot, to_unit_range
 from plumbline.data.files import DataError
-from plumbline.data.table_files import Table, TableChunk, open_table
+from plumbline.data.table_files import NO_HEADER, Table, TableChunk, open_table
 
 FORMAT = 2
 
@@ -57,9 +57,9 @@ class Numeric:
         numbers = to_numbers(cells, self.name, where, advice)
         return to_unit_range(numbers, (self.low, self.high))[:, None]
 
-    def unseen(self, cells: Sequence[str]) -> list[str]:
-        """The cells that are treated as another: those outside the range."""
-        return [cell for cell in cells if not self.low <= float(cell) <= self.high]
+    def unseen(self, cells: Sequence[str]) -> int:
+        """How many cells are treated as another: those outside the range."""
+        return sum(not self.low <= float(cell) <= self.high for cell in cells)
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ class Categorical:
         cells = [cell if cell in known else " " for cell in cells]  # (No cell is a blank.)
         return one_hot(cells, [*self.categories, " "], self.name)[:, :-1]
 
-    def unseen(self, cells: Sequence[str]) -> list[str]:
-        """The cells that count as none of the categories."""
+    def unseen(self, cells: Sequence[str]) -> int:
+        """How many cells count as none of the categories."""
         known = set(self.categories)
-        return [cell for cell in cells if cell not in known]
+        return sum(cell not in known for cell in cells)
 
 
 Column = Numeric | Categorical
@@ -163,9 +163,10 @@ class TableEncoding:
         names = [one.name for one in self.columns]
         absent = [repr(name) for name in names if name not in table.names]
         if absent:
+            there = f"Its columns are {', '.join(table.names)}." if table.has_header else NO_HEADER
             raise DataError(
-                f"{table.title} has no column {', '.join(absent)}, which the model was trained on; "
-                f"its columns are {', '.join(table.names)}."
+                f"{table.title} has no column {', '.join(absent)}, which the model was trained on. "
+                f"{there}"
             )
         gaps = set(self.missing_values)
         for chunk in table.chunks():
@@ -236,8 +237,7 @@ def to_numbers(cells: Sequence[str], name: str, where: Where, advice: str = "") 
     if not np.isfinite(numbers).all():
         place = next(place for place, cell in enumerate(cells) if not _is_finite(cell))
         raise DataError(
-            f"The column '{name}' has {cells[place]!r} in {where(place)}, which is no finite "
-            f"number.{advice}"
+            f"The column '{name}' has a cell in {where(place)} that is no finite number.{advice}"
         )
     return torch.from_numpy(numbers)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from plumbline.data.files import TableError
-from plumbline.data.table_files import Table
+from plumbline.data.table_files import NO_HEADER, Table
 from plumbline.registry import unknown
 
 MOST_CLASSES, MOST_GROUPS, MOST_CATEGORIES = 100, 30, 200
@@ -42,13 +42,14 @@ class Column:
             return
         few = len(self.values) < _ENOUGH
         count = f"{len(self.values):,}" if few else f"{_ENOUGH:,} or more"
-        if len(self.words) == 1:  # a column of numbers in which some word stands for a missing one
-            (word,) = self.words
-            advice += f", or, if {word!r} stands for a missing number, name it (--missing-value "
-            advice += f"{word!r})"
+        if len(self.words) == 1:
+            advice += (
+                ", or, if the one word among its numbers stands for a missing one, name it "
+                "(--missing-value)"
+            )
         raise TableError(
-            f"The column '{name}' is {use} and has {count} different values, such as "
-            f"{', '.join(sorted(self.values)[:3])}; at most {most} are allowed. {advice}."
+            f"The column '{name}' is {use} and has {count} different values; at most {most} are "
+            f"allowed. {advice}."
         )
 
 
@@ -108,6 +109,8 @@ def check_names(table: Table, names: Sequence[str]) -> None:
     """Refuses names that no column has."""
     for name in names:
         if name not in table.names:
+            if not table.has_header:
+                raise TableError(f"{table.title} has no column {name!r}. {NO_HEADER}")
             words = unknown(f"column of {table.title} called", name, table.names)
             raise TableError(f"{words[0].upper()}{words[1:]}")
 

@@ -14,6 +14,7 @@ from plumbline.experiments.objects import found
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.models import MODELS
+from plumbline.record_errors import is_out_of_range
 from plumbline.registry import options_of
 from plumbline.without_trace import evaluating
 
@@ -45,12 +46,16 @@ def check_fits(spec: RunSpec) -> None:
         with evaluating(model), torch.no_grad():
             model(x)
     except Exception as error:  # each layer fails in its own way
+        if is_out_of_range(error):  # torch's words would quote the number
+            reason = "a number of a record is out of range where it is looked up"
+        else:
+            reason = str(error)
         shape = tree_map(lambda rows: list(rows.shape[1:]), x)
         raise RecipeError(
             f"The network '{spec.model.name}' cannot take the data '{spec.data.title}': a record "
-            f"has the shape {shape}, on which it fails with: {error}."
+            f"has the shape {shape}, on which it fails with: {reason}."
             f"{_options(spec.model.name)}"
-        ) from error
+        ) from None
     try:
         method = spec.build_method(len(splits.groups))
     except TypeError as error:  # a setting that is missing

@@ -11,10 +11,11 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 from plumbline.mechanism import accountant as accounting
 from plumbline.mechanism.accountant import Accountant, Relation
+from plumbline.mechanism.assumptions import Assumptions, Isolation, Unit, assumptions
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, Sampling, StepRelease
 from plumbline.mechanism.rounding import rounded_up
@@ -25,14 +26,13 @@ COVERED = (
     "looking at the data again: predictions, further training on other data, published copies",
 )
 
+# In the order of what matters.
 NOT_COVERED = (
     "tuning: other runs on the same data, made to choose settings, cost privacy of their own",
     "preprocessing: statistics taken from the data before training, such as means, scales, "
     "vocabularies or the choice of features",
-    "training loss and accuracy shown or logged during the run: they are exact, without noise",
-    "diagnostics, which read the exact gradients of single records",
-    "evaluation on records that are not part of the training data",
-    "what the computer that trains reveals through its timing, memory or files",
+    "exact figures: training loss and accuracy, and diagnostics of single records' gradients",
+    "records that the model is only evaluated on",
 )
 
 # The usual rule of thumb: Ponomareva et al. 2023, "How to DP-fy ML", call up to 10 reasonable.
@@ -76,7 +76,7 @@ class Statement:
         no_guarantee_reason: why epsilon is infinite.
     """
 
-    unit: Literal["record", "user"] = "record"
+    unit: Unit = "record"
     relation: Relation = "add_remove"
     epsilon: float
     delta: float
@@ -88,7 +88,7 @@ class Statement:
     before: tuple[StepRelease, ...] = ()
     noise_source: str
     seeded: bool = False
-    isolation: Literal["vmap", "loop"] = "vmap"
+    isolation: Isolation = "vmap"
     audited: str = ""
     steps_done: int
     steps_planned: int
@@ -115,9 +115,9 @@ class Statement:
         steps_done: int,
         noise_source: str,
         seeded: bool = False,
-        isolation: Literal["vmap", "loop"] = "vmap",
+        isolation: Isolation = "vmap",
         audited: str = "",
-        unit: Literal["record", "user"] = "record",
+        unit: Unit = "record",
         releases: Iterable[tuple[StepRelease, int]] | None = None,
         public_constants: Mapping[str, float | int | str] | None = None,
         not_covered: Iterable[str] = (),
@@ -171,7 +171,7 @@ class Statement:
             },
             records=plan.records,
             records_public=plan.records_public,
-            not_covered=(*_not_covered(plan.before), *not_covered),
+            not_covered=(*not_covered, *_not_covered(plan.before)),  # what is known comes first
             warnings=(*plan.warnings, *warnings),
             no_guarantee_reason=next((reason for reason in reasons if reason is not None), None),
         )
@@ -182,12 +182,15 @@ class Statement:
             self._headline(),
             self._meaning(),
             self._procedure(),
-            self._apart(),
             f"Where the randomness comes from. {self.noise_source}",
             self._accounting(),
-            self._assumptions(),
+            self._public(),
         ]
+        known = self.assumptions
         lists = (
+            ("This holds by construction:", known.by_construction if known else ()),
+            ("This is tested:", known.tested if known else ()),
+            ("This is trusted:", known.trusted if known else ()),
             ("What is covered:", self._really_covered()),
             ("What is not covered:", self.not_covered),
             ("Please note:", self._all_warnings()),
@@ -215,8 +218,17 @@ class Statement:
         facts |= {"before": [release.to_dict() for release in self.before]}
         facts |= {"public_constants": dict(self.public_constants)}
         facts |= {"covered": self._really_covered(), "warnings": self._all_warnings()}
-        facts |= {"guarantee": math.isfinite(self.epsilon)}
+        facts |= {"guarantee": math.isfinite(self.epsilon), "assumptions": self.assumptions}
         return json.dumps(to_json(facts), indent=2, ensure_ascii=False, allow_nan=False)
+
+    @property
+    def assumptions(self) -> Assumptions | None:
+        """What the guarantee rests on; None where there is none."""
+        if math.isinf(self.epsilon):
+            return None
+        return assumptions(
+            unit=self.unit, isolation=self.isolation, seeded=self.seeded, audited=self.audited
+        )
 
     @property
     def _nothing_yet(self) -> bool:
@@ -268,8 +280,8 @@ class Statement:
             "times as likely under one answer as under the other (this factor is e raised to the "
             "power epsilon), apart from events that together have a probability of at most delta. "
             "Put as a game: where a blind guess is right half of the time, they are right "
-            f"{often}. This is a limit that no attack can pass, not a prediction; a smaller "
-            "epsilon protects more."
+            f"{often}. This is a limit that no attack can pass, not a prediction, if what is "
+            "trusted below holds; a smaller epsilon protects more."
         )
 
     def _procedure(self) -> str:
@@ -299,25 +311,6 @@ class Statement:
             f"step {drawn}.{bound} Asked in each step: {asked or 'nothing that is recorded'}."
         )
 
-    def _apart(self) -> str:
-        if math.isinf(self.epsilon):
-            return ""
-        how = (
-            "they ran for all records of a batch at once by torch.vmap, inside of which nothing of "
-            "another record exists"
-            if self.isolation == "vmap"
-            else "they ran for one record after the other"
-        )
-        return (
-            "How records are kept apart. By construction: records are fetched one by one, and the "
-            f"model and the loss are run for a single record; {how}. What the model keeps "
-            "(buffers, frozen weights, attributes) is compared around every step. It is trusted "
-            "that the model's code keeps nothing outside of the model. It is also trusted that "
-            "reading a record reads that record alone: a data set that mixes other records into "
-            "one, as mixup does, is not covered."
-            + (f" On the run's own records, {self.audited}" if self.audited else "")
-        )
-
     def _accounting(self) -> str:
         if math.isinf(self.epsilon) or self._nothing_yet:
             return ""
@@ -336,7 +329,7 @@ class Statement:
             )
         return " ".join(sentences)
 
-    def _assumptions(self) -> str:
+    def _public(self) -> str:
         constants = "; ".join(
             f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
             for name, value in self.public_constants.items()

@@ -244,8 +244,8 @@ def _groups(features: Any, records: int) -> Tensor | None:
         return None
     if len(features) and isinstance(features[0], str):
         raise TypeError(
-            f"sensitive_features has words, such as {features[0]!r}; give each record's group as a "
-            "whole number, as pandas.factorize(...)[0] makes them."
+            "sensitive_features has words; give each record's group as a whole number, as "
+            "pandas.factorize(...)[0] makes them."
         )
     values = torch.as_tensor(features)
     if values.shape != (records,):
