@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "augmentations": {"checks", "record_random"},
     "objectives": {"registry"},  # losses and optimizers by name
     # beside it
-    "data": {"checks", "registry"},
+    "data": {"checks", "record_random", "registry"},  # which rows are held out belongs to a row
     "models": {"checks", "registry", "transformer_masks", "without_trace"},
     "fairness": {"checks", "results"},
     "diagnostics": CORE,  # one probe, through the run's method
