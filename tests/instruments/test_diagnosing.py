@@ -27,7 +27,7 @@ def test_a_run_is_made_and_measured(tmp_path: Path) -> None:
 def test_a_run_without_measurements_has_its_model_measured(tmp_path: Path) -> None:
     run = train(data=tensors(), model=network, method="bam", budget=BUDGET, folder=tmp_path)
     charged = (run.folder / "ledger").read_bytes()
-    found = diagnose(run.folder, records=64)
+    found = diagnose(run.folder, probed=64)
     assert [row["step"] for row in found.readings] == [6]
     assert found.readings[0]["records"] == 64
     assert (run.folder / "ledger").read_bytes() == charged

@@ -49,12 +49,16 @@ class Split(Dataset[tuple[Any, Tensor]]):
             statement of a run on this part lists it.
         origin: The part that these records were selected from, and their places there (``[n]``), so
             that what is computed once for the whole need not be computed again.
-        records: The number of records that is public, if one is: stated, or released with noise.
+        public_records: The number of records that is public, if one is: stated, or released with
+            noise (``records_noisy``).
+        stated: What was stated about the records without looking at them, in words.
     """
 
     not_covered: tuple[str, ...] = ()
     origin: tuple[Split, Tensor] | None = None
-    records: int | None = None
+    public_records: int | None = None
+    records_noisy: bool = False
+    stated: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -115,7 +119,7 @@ class Split(Dataset[tuple[Any, Tensor]]):
         part = Split(
             rows, self.y[index], None if features is None else features[index], self.prepare
         )
-        part.not_covered = self.not_covered
+        part.not_covered, part.stated = self.not_covered, self.stated
         part.origin = (self, index)
         return part
 

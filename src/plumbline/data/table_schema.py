@@ -23,6 +23,8 @@ from plumbline.registry import unknown
 NUMBER, CATEGORY = "number", "category"
 Kind = Literal["number", "category"]
 Range = tuple[float, float]
+STATED = ("schema", "categories", "categorical", "ranges", "fills", "numeric", "records")
+"""The options of ``table`` that state something about it: the arguments of ``declared``."""
 _FIELDS = {NUMBER: ("kind", "range", "fill"), CATEGORY: ("kind", "categories")}
 
 

@@ -32,11 +32,12 @@ from plumbline.data.table_encoding import (
 )
 from plumbline.data.table_files import Table, TableSource, open_table
 from plumbline.data.table_rows import Rows, require_complete, usable
-from plumbline.data.table_schema import CATEGORY, NUMBER, Column, Schema, declared
+from plumbline.data.table_schema import CATEGORY, NUMBER, STATED, Column, Schema, declared
 from plumbline.registry import unknown
 
 MOST_CLASSES, MOST_GROUPS, MOST_CATEGORIES = 100, 30, 200
 OTHER = "(other)"
+TEST_FRACTION = 0.2
 
 
 @dataset("table")
@@ -54,11 +55,12 @@ def table(
     schema: Schema | str | None = None,
     from_data: bool = False,
     found: Sequence[str] = (),
+    noisy_records: bool = False,
     drop: Sequence[str] = (),
     missing: Missing = "error",
     missing_values: Sequence[str] = ("",),
     test: TableSource | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float = TEST_FRACTION,
     seed: int = 0,
 ) -> Splits:
     """A csv or parquet file whose first row names the columns, or a pandas DataFrame.
@@ -84,6 +86,7 @@ def table(
             more than half of the cells are numbers is then numeric.
         found: Columns whose values here were found privately. Rows of a class that was not found
             are left out, and a group that was not found is one of all others.
+        noisy_records: Whether ``records`` was found privately.
         drop: Columns to leave out.
         missing: What to do with a row in which a cell is missing, or no number in a numeric column:
             "error"; "drop" leaves it out; "fill" fills features, and leaves rows out that lack the
@@ -127,7 +130,10 @@ def table(
             encoding=encoder.encoding,
         )
         encoder.check_declared(splits.train)
-        splits.train.records = plan.training_records
+        public = [one.what for one in encoder.constants if one.source == "public"]
+        splits.train.public_records = plan.training_records
+        splits.train.records_noisy = noisy_records
+        splits.train.stated = tuple(public)
         return splits
 
 
@@ -184,9 +190,12 @@ class TablePlan:
     def training_records(self) -> int | None:
         """How many rows are expected in the training part, if the number of rows is public."""
         rows = self.schema.records
-        if rows is None or self.test is not None:
-            return rows
-        return max(1, round(rows * (1 - self.test_fraction)))
+        return rows if rows is None else max(1, round(rows * self.training_share))
+
+    @property
+    def training_share(self) -> float:
+        """How many of the table's rows are trained on, on average."""
+        return 1.0 if self.test is not None else 1 - self.test_fraction
 
     @cached_property
     def _numeric(self) -> set[str]:
@@ -261,12 +270,30 @@ def plan_table(path: TableSource, **options: Any) -> TablePlan:
         return _planned({"path": path, **defaults, **options})
 
 
+def described(path: TableSource, *, from_data: bool = False) -> Schema:
+    """A schema of all columns to be filled in; on request with what the rows hold, as it is.
+
+    The kind of a column is that of most of its cells.
+    """
+    with _own_file():
+        source = open_table(path)
+        counts = count(source.chunks(), source.names, {""})
+    found: dict[str, Column] = {}
+    for name, column in counts.columns.items():
+        kind = NUMBER if column.numbers > column.words else CATEGORY
+        found[name] = Column(kind)
+        if from_data and kind == NUMBER:
+            found[name] = Column(kind, (column.low, column.high), column.median())
+        elif from_data and len(column.categories) <= MOST_CATEGORIES:
+            found[name] = Column(kind, categories=tuple(sorted(column.categories)))
+    return Schema(found, counts.rows if from_data else None)
+
+
 def _planned(asked: Mapping[str, Any]) -> TablePlan:
     check_one_of("missing", asked["missing"], MISSING)
     given, target = asked["sensitive"], asked["target"]
     sensitive = (given,) if isinstance(given, str) else tuple(given or ())
-    stated = ("schema", "categories", "categorical", "ranges", "fills", "numeric", "records")
-    schema = declared(**{name: asked[name] for name in stated})
+    schema = declared(**{name: asked[name] for name in STATED})
     if asked["from_data"] and schema.records is not None:
         raise TableError(
             "records states the number of rows, and from_data takes it from the rows as they are; "

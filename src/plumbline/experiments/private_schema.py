@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,8 @@ from plumbline.mechanism.random_source import RandomSource
 from plumbline.mechanism.release import FullBatch, GaussianQuery, StepRelease
 from plumbline.training.full_batch_queries import charged, name_of
 
+SCHEMA_RUN = "schema"
+"""How the name of such a release in a ledger begins."""
 EPSILON_SHARE = 0.05
 """Of epsilon, what the schema costs by itself."""
 DELTA_SHARE = 0.1
@@ -185,7 +188,7 @@ def find_schema(
         (name, column.numbers, sorted(column.categories.items()), column.bins)
         for name, column in counts.columns.items()
     ]
-    kind = f"schema {sorted(plan.used)} {plan.target}"
+    kind = f"{SCHEMA_RUN} {sorted(plan.used)} {plan.target}"
     source, run = charged(kind, question.release, [counts.rows, exact], seed=seed, ledger=ledger)
     noisy = _Noisy(source, question)
     kinds = {name: plan.schema[name].kind for name in question.asked}
@@ -200,8 +203,7 @@ def find_schema(
             found[name] = noisy.range(name, column, plan.schema[name].fill)
     schema = plan.schema.with_columns(found)
     if question.records:
-        share = 1.0 if plan.test is not None else 1 - plan.test_fraction
-        rows = max(1, round(noisy.rows(counts.rows) / share))
+        rows = max(1, round(noisy.rows(counts.rows) / plan.training_share))
         schema = Schema(schema.columns, rows)
     return Found(schema, question.asked, question.release, run)
 
@@ -264,8 +266,14 @@ def _std(query: GaussianQuery, entries: int) -> float:
     return query.noise_multiplier * (query.sensitivity + rounding_sensitivity(std, entries))
 
 
-def check_found(plan: TablePlan, schema: Schema) -> None:
+def check_found(plan: TablePlan, schema: Schema, empty: Sequence[str] = ()) -> None:
     """Refuses a schema in which something is missing that a run needs, and says what to declare.
+
+    Args:
+        plan: The table.
+        schema: What was declared and found.
+        empty: Columns of which no category was found: those that are only learned from are left
+            out.
 
     Raises:
         TableError: If no range was found, or fewer than two classes.
@@ -279,8 +287,10 @@ def check_found(plan: TablePlan, schema: Schema) -> None:
             advice.append(f"--categories {name}=A,B")
         elif column.kind == NUMBER and column.range is None:
             advice.append(f"--range {name}=LOW:HIGH")
-        elif column.kind is None:
+        elif column.kind is None and name not in empty:
             advice.append(f"--range {name}=LOW:HIGH or --categories {name}=A,B")
+    if len(empty) == len(plan.features):
+        advice += [f"--categories {name}=A,B" for name in empty if name not in plan.sensitive]
     if advice:
         raise TableError(
             "A twentieth of epsilon was too little to find the classes, groups or ranges of "

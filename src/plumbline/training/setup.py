@@ -121,6 +121,16 @@ class Setup:
         """What the data set says that no guarantee covers, such as the vocabulary of a text."""
         return tuple(getattr(self.dataset, "not_covered", ()))
 
+    @property
+    def stated(self) -> tuple[str, ...]:
+        """What the data set says was stated about its records without looking at them."""
+        return tuple(getattr(self.dataset, "stated", ()))
+
+    @property
+    def records_noisy(self) -> bool:
+        """Whether the number of records that the run uses was released with noise."""
+        return self.budget.records is None and bool(getattr(self.dataset, "records_noisy", False))
+
     @cached_property
     def units(self) -> int:
         """The number of records, or of users where they are the unit of privacy."""
@@ -149,6 +159,9 @@ class Setup:
     def plan(self, noise_multiplier: float | None = None) -> Plan:
         """The plan of the run; with a noise multiplier given, nothing is calibrated."""
         budget = self.budget
+        public = getattr(self.dataset, "public_records", None)
+        if budget.records is None and type(public) is int and self.user_ids is None:
+            budget = dataclasses.replace(budget, records=public)
         if noise_multiplier is not None:
             budget = dataclasses.replace(budget, epsilon=None, noise_multiplier=noise_multiplier)
         plan = budget.resolve(
