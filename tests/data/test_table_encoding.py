@@ -63,7 +63,10 @@ def test_what_the_encoding_does_not_have(tmp_path: Path) -> None:
 
 def test_rows_that_lack_a_value(tmp_path: Path) -> None:
     encoding = TableEncoding(
-        target="y", classes=("n", "y"), columns=(Numeric("age", 0, 2, 1.5),), missing_values=("", "?")
+        target="y",
+        classes=("n", "y"),
+        columns=(Numeric("age", 0, 2, 1.5),),
+        missing_values=("", "?"),
     )
     new = written(tmp_path, ["note,age", ",1", "a,?", "b,2"], "new.csv")
     with pytest.raises(DataError, match=r"'age' has no value, or none of its kind, in row 2"):

@@ -15,7 +15,7 @@ BUDGET = pl.Budget(epsilon=5, delta=1e-4, steps=6, expected_batch_size=60)
 def test_a_run_is_made_and_measured(tmp_path: Path) -> None:
     found = diagnose(
         data=tensors(), model=network, method="dpsgd", settings={"clip": 0.01}, budget=BUDGET,
-        records=64, folder=tmp_path, seed=0,
+        probed=64, folder=tmp_path, seed=0,
     )  # fmt: skip
     assert [row["step"] for row in found.readings] == [1, 2, 3, 4, 5, 6]
     assert found.readings[-1]["norms"]["clipped"] == 1

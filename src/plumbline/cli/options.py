@@ -103,7 +103,10 @@ _SHARED = (
     _data("test", Path, "A second file to evaluate on; else a fifth is held out."),
     _privacy("epsilon", str, "The most that may be spent; `compare` takes several: 1,3,8.", "3"),
     _privacy(
-        "delta", float, "Of the guarantee.", "1/(10 n), down to a power of ten; 1e-6 if n is private"
+        "delta",
+        float,
+        "Of the guarantee.",
+        "1/(10 n), down to a power of ten; 1e-6 if n is private",
     ),
     _privacy("accountant", Literal["pld", "rdp"], "Who computes epsilon.", "pld"),
     _training(

@@ -34,7 +34,8 @@ def predict(
     ],
     out: Annotated[Path, typer.Option(help="The csv file to write.")] = Path("predictions.csv"),
     missing: Annotated[
-        Literal["error", "drop", "fill"], typer.Option(help="What to do with rows that lack a value.")
+        Literal["error", "drop", "fill"],
+        typer.Option(help="What to do with rows that lack a value."),
     ] = "error",
     json_: Json = False,
 ) -> None:

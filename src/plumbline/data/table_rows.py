@@ -112,8 +112,10 @@ def require_complete(gaps: Gaps | None, needed: Sequence[str]) -> None:
     if gaps is None:
         return
     name = gaps.column
-    ways = "Fill them, say what stands for a missing value (missing_values, --missing-value), leave "
-    ways += "these rows out or have cells filled (missing=\"drop\" or \"fill\", --missing)"
+    ways = (
+        "Fill them, say what stands for a missing value (missing_values, --missing-value), leave "
+    )
+    ways += 'these rows out or have cells filled (missing="drop" or "fill", --missing)'
     if name not in needed:  # the target is predicted, and the groups are told apart
         ways += f", or leave out the column (drop=[...], --drop {name})"
     raise TableError(

@@ -13,14 +13,15 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import tomli_w
 
 from plumbline.data.files import TableError
 from plumbline.registry import unknown
 
-NUMBER, CATEGORY = "number", "category"
+NUMBER: Final = "number"
+CATEGORY: Final = "category"
 Kind = Literal["number", "category"]
 Range = tuple[float, float]
 STATED = ("schema", "categories", "categorical", "ranges", "fills", "numeric", "records")
@@ -174,7 +175,9 @@ def declared(
     Raises:
         TableError: If a column is said to be of both kinds, or a value makes no sense.
     """
-    start = schema if isinstance(schema, Schema) else Schema() if not schema else read_schema(schema)
+    start = (
+        schema if isinstance(schema, Schema) else Schema() if not schema else read_schema(schema)
+    )
     for what, names in (("categorical", categorical), ("numeric", numeric)):
         if isinstance(names, str):
             raise TypeError(f"{what} is the text {names!r}; give a list of names.")
