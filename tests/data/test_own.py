@@ -218,12 +218,12 @@ def test_a_frame_with_a_test_frame_and_gaps() -> None:
     assert (len(splits.train), len(splits.test)) == (6, 2)
     gone = frame()
     gone.loc[3, "age"] = None
-    with pytest.raises(DataError, match="'age' has no value.* in row 4 of the DataFrame"):
+    with pytest.raises(DataError, match=r"'age' has no value.* in row 4 of the DataFrame"):
         load(gone, target="ill", from_data=True)
     gone["sex"] = gone["sex"].astype("string")
     gone.loc[:, "age"] = 1.0
     gone.loc[2, "sex"] = pandas.NA
-    with pytest.raises(DataError, match="'sex' has no value.* in row 3 of the DataFrame"):
+    with pytest.raises(DataError, match=r"'sex' has no value.* in row 3 of the DataFrame"):
         load(gone, target="ill", from_data=True)
 
 

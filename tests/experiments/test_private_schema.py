@@ -1,4 +1,4 @@
-"""The schema of a table, found privately: sensitivity, threshold, cost, and what one row changes."""
+"""A table's schema, found privately: sensitivity, threshold, cost, and what one row changes."""
 
 import itertools
 import math

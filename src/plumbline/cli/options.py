@@ -190,9 +190,9 @@ def _description(said: dict[str, Any]) -> dict[str, Any]:
     if "data" not in found:
         for name in _TABLE:
             if name in found:
+                option = name.strip("_").replace("_", "-")
                 raise WrongUse(
-                    f"--{name.strip('_').replace('_', '-')} describes a table, which --data names; a recipe "
-                    "has its own."
+                    f"--{option} describes a table, which --data names; a recipe has its own."
                 )
     elif Path(found["data"]).suffix.lower() in (".csv", ".parquet") and "target" not in found:
         raise WrongUse("--target is missing: which column of the table is to be predicted?")

@@ -1,8 +1,8 @@
 """The schema of a table: kinds, ranges and categories of its columns, and its number of rows.
 
 It is stated by whoever knows the table (``--range``, ``--categories``, a file that ``plumbline data
-schema`` writes), found privately, or taken from the rows. What it does not say is not known: nothing
-here looks at a row.
+schema`` writes), found privately, or taken from the rows. What it does not say is not known:
+nothing here looks at a row.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from plumbline.data.base import Constant, Source, Split, Splits, dataset, not_covered
 from plumbline.data.encoding import check_one_of, codes
@@ -32,7 +31,7 @@ from plumbline.data.table_encoding import (
 )
 from plumbline.data.table_files import Table, TableSource, open_table
 from plumbline.data.table_rows import Rows, require_complete, usable
-from plumbline.data.table_schema import CATEGORY, NUMBER, STATED, Column, Schema, declared
+from plumbline.data.table_schema import CATEGORY, NUMBER, STATED, Column, Kind, Schema, declared
 from plumbline.registry import unknown
 
 MOST_CLASSES, MOST_GROUPS, MOST_CATEGORIES = 100, 30, 200
@@ -280,7 +279,7 @@ def described(path: TableSource, *, from_data: bool = False) -> Schema:
         counts = count(source.chunks(), source.names, {""})
     found: dict[str, Column] = {}
     for name, column in counts.columns.items():
-        kind = NUMBER if column.numbers > column.words else CATEGORY
+        kind: Kind = NUMBER if column.numbers > column.words else CATEGORY
         found[name] = Column(kind)
         if from_data and kind == NUMBER:
             found[name] = Column(kind, (column.low, column.high), column.median())
@@ -418,7 +417,7 @@ class _Encoder:
         return Split(x, y, group if self._groups else None)
 
     def check_declared(self, part: Split) -> None:
-        """Refuses declared categories that no row has: they are spelled differently, most likely."""
+        """Refuses declared categories that no row has: most likely they are spelled differently."""
         end = 0
         for column in self.encoding.columns:
             end += len(column.features)

@@ -191,15 +191,15 @@ def find_schema(
     kind = f"{SCHEMA_RUN} {sorted(plan.used)} {plan.target}"
     source, run = charged(kind, question.release, [counts.rows, exact], seed=seed, ledger=ledger)
     noisy = _Noisy(source, question)
-    kinds = {name: plan.schema[name].kind for name in question.asked}
+    kinds: dict[str, Kind | None] = {n: plan.schema[n].kind for n in question.asked}
     kinds |= {name: noisy.kind(name, counts.columns[name]) for name in question.unknown}
     categorical = list(kinds.values()).count(CATEGORY)
     found = {}
-    for name, kind in kinds.items():
-        column = counts.columns[name]
-        if kind == CATEGORY:
+    for name in question.asked:
+        column, held = counts.columns[name], kinds[name]
+        if held == CATEGORY:
             found[name] = noisy.categories(name, column, categorical)
-        elif kind == NUMBER:
+        elif held == NUMBER:
             found[name] = noisy.range(name, column, plan.schema[name].fill)
     schema = plan.schema.with_columns(found)
     if question.records:
@@ -281,9 +281,8 @@ def check_found(plan: TablePlan, schema: Schema, empty: Sequence[str] = ()) -> N
     advice: list[str] = []
     for name in plan.used:
         column = schema[name]
-        if name == plan.target and len(column.categories or ()) < 2:
-            advice.append(f"--categories {name}=A,B")
-        elif name in plan.sensitive and not column.categories:
+        values = len(column.categories or ())
+        if (name == plan.target and values < 2) or (name in plan.sensitive and not values):
             advice.append(f"--categories {name}=A,B")
         elif column.kind == NUMBER and column.range is None:
             advice.append(f"--range {name}=LOW:HIGH")

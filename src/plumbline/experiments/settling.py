@@ -111,7 +111,7 @@ def _settled(
         raise RecipeError(
             f"The budget has {wrong}, and a table's schema can only be found for a share of an "
             "epsilon that protects one record added or removed. Declare the schema and the number "
-            "of records (--schema, --records), or take both from the rows as they are (--from-data)."
+            "of records (--schema, --records), or take them from the rows (--from-data)."
         )
     if plan.schema.records is None:
         _check_rate(recipe)

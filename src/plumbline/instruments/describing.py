@@ -266,8 +266,8 @@ def _kind_of(data: DataPart, seed: int) -> _Kind:
 
 def _data(given: Description) -> DataPart:
     data: Any = given["data"]
-    said: dict[str, Any] = {name: given[name] for name in _TABLE if given.get(name)}  # type: ignore[literal-required]
-    options = {name: _plain(value) for name, value in said.items()}
+    said: dict[str, Any] = {name: given[name] for name in _TABLE if name in given}  # type: ignore[literal-required]
+    options = {name: _plain(value) for name, value in said.items() if value or type(value) is int}
     named = isinstance(data, str) and (data in DATASETS or MARK in data or not Path(data).suffix)
     if isinstance(data, str | Path) and not named:
         return DataPart.model_validate({"table": os.fspath(data), **options})
