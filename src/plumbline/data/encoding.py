@@ -42,8 +42,8 @@ def codes(
     except KeyError:
         row = next(row for row, cell in enumerate(column) if cell not in places)
         raise DataError(
-            f"The column '{name}' has a value in {where(row)} that is none of its {len(values)}: "
-            f"{_some(values)}."
+            f"The column '{name}' has {column[row]!r} in {where(row)}, which is none of its "
+            f"{len(values)} values: {_some(values)}."
         ) from None
     return torch.from_numpy(coded)
 

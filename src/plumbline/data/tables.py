@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from plumbline.data.base import Constant, Source, Split, Splits, dataset, not_covered
-from plumbline.data.encoding import check_one_of, codes
+from plumbline.data.encoding import Where, check_one_of
 from plumbline.data.files import DataError, TableError
 from plumbline.data.table_counts import ColumnCounts, Counts, count
 from plumbline.data.table_encoding import (
@@ -242,7 +242,7 @@ class TablePlan:
             kind = self.schema[name].kind
             if self.missing == "error" and kind is None and 0 < column.words < column.numbers:
                 raise TableError(
-                    f"The column '{name}' holds numbers, but {column.words:,} of its cells are "
+                    f"The column '{name}' of {self.source.title} holds numbers, but {column.words:,} of its cells are "
                     "none. If they stand for missing values, say so (missing_values, "
                     "--missing-value) and leave their rows out or fill them (--missing drop or "
                     "--missing fill); if the column is categorical, name it in categorical "
@@ -406,12 +406,12 @@ class _Encoder:
         for chunk in rows.chunks():
             cells, where, these = chunk.columns, rows.where(chunk), slice(start, start + len(chunk))
             x[these] = self.encoding.encode(chunk)
-            y[these] = codes(cells[target], self.encoding.classes, target, where)
+            y[these] = _coded(cells[target], self.encoding.classes, target, where)
             for name, values in self._groups.items():
                 if name in self._plan.found:
                     own = codes_or_other(cells[name], values[:-1])
                 else:
-                    own = codes(cells[name], values, name, where)
+                    own = _coded(cells[name], values, name, where)
                 group[these] = group[these] * len(values) + own
             start += len(chunk)
         return Split(x, y, group if self._groups else None)
@@ -427,6 +427,17 @@ class _Encoder:
                     f"No row has one of the categories that are declared for '{column.name}'; are "
                     "they spelled as in the table?"
                 )
+
+
+def _coded(cells: Sequence[str], values: Sequence[str], name: str, where: Where) -> Tensor:
+    """The place of each cell among the values; refuses another without saying what it is."""
+    coded = codes_or_other(cells, values)
+    if bool((others := coded == len(values)).any()):
+        raise TableError(
+            f"The column '{name}' has a value in {where(int(others.nonzero()[0]))} that is none of "
+            f"its {len(values)}: {', '.join(values[:10])}{', ...' if len(values) > 10 else ''}."
+        )
+    return coded
 
 
 def _encoded(name: str, column: Column) -> Numeric | Categorical:
