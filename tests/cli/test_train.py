@@ -304,7 +304,7 @@ WORDS = "age,sex,income\n" + "".join(f"{k if k else 'NA'},f,{'ab'[k % 2]}\n" for
         ("\x00\xff", [], "people.csv"),
         (BROKEN, [], "Row 2 of people.csv has 2 cells where the header has 3"),
         (GAPS, [], 'missing="drop" or "fill", --missing'),
-        (NANS, [], "'age' holds numbers, but"),
+        (NANS, [], "holds numbers, but"),
         ("age;sex;income\n1;f;low\n", [], "its separator looks like ';'"),
         ("age,sex,income\n1,\xfc,low\n", [], "is not UTF-8 (byte 0xfc in line 2)"),
         (NUMBERS, [], "numbers are not predicted"),

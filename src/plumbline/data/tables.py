@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from plumbline.data.base import Constant, Source, Split, Splits, dataset, not_covered
 from plumbline.data.encoding import Where, check_one_of
@@ -242,8 +243,8 @@ class TablePlan:
             kind = self.schema[name].kind
             if self.missing == "error" and kind is None and 0 < column.words < column.numbers:
                 raise TableError(
-                    f"The column '{name}' of {self.source.title} holds numbers, but {column.words:,} of its cells are "
-                    "none. If they stand for missing values, say so (missing_values, "
+                    f"The column '{name}' of {self.source.title} holds numbers, but "
+                    f"{column.words:,} of its cells are none. If they stand for missing values, say so (missing_values, "
                     "--missing-value) and leave their rows out or fill them (--missing drop or "
                     "--missing fill); if the column is categorical, name it in categorical "
                     "(--categorical); if it is of no use, in drop (--drop)."
