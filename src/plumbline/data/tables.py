@@ -244,8 +244,9 @@ class TablePlan:
             if self.missing == "error" and kind is None and 0 < column.words < column.numbers:
                 raise TableError(
                     f"The column '{name}' of {self.source.title} holds numbers, but "
-                    f"{column.words:,} of its cells are none. If they stand for missing values, say so (missing_values, "
-                    "--missing-value) and leave their rows out or fill them (--missing drop or "
+                    f"{column.words:,} of its cells are none. If they stand for missing values, "
+                    "say so (missing_values, --missing-value) and leave their rows out or fill "
+                    "them (--missing drop or "
                     "--missing fill); if the column is categorical, name it in categorical "
                     "(--categorical); if it is of no use, in drop (--drop)."
                 )

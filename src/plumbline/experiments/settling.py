@@ -81,7 +81,9 @@ def settled(
             )
     if _source(recipe.data) is None:
         return Settled(recipe)
-    return Ranks.here().from_first("the schema", lambda: _settled(recipe, root, seed, ledger))
+    ranks = Ranks.here()
+    with ranks.failing_together():
+        return ranks.from_first("the schema", lambda: _settled(recipe, root, seed, ledger))
 
 
 def _source(part: DataPart) -> TableSource | None:
