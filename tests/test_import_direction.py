@@ -52,7 +52,12 @@ ALLOWED: dict[str, set[str]] = {
     "augmentations": {"checks", "record_random"},
     "objectives": {"registry"},  # losses and optimizers by name
     # beside it
-    "data": {"checks", "record_errors", "registry"},
+    "data": {
+        "checks",
+        "record_errors",
+        "record_random",
+        "registry",
+    },  # a coin for each row
     "models": {"checks", "registry", "transformer_masks", "without_trace"},
     "fairness": {"checks", "results"},
     "diagnostics": CORE,  # one probe, through the run's method

@@ -34,15 +34,16 @@ def predict(
     ],
     out: Annotated[Path, typer.Option(help="The csv file to write.")] = Path("predictions.csv"),
     missing: Annotated[
-        Literal["error", "drop"], typer.Option(help="What to do with rows that lack a value.")
+        Literal["error", "drop", "fill"],
+        typer.Option(help="What to do with rows that lack a value."),
     ] = "error",
     json_: Json = False,
 ) -> None:
     """Writes the rows of a table with the class that the model predicts, and its probabilities.
 
-    A category that the training rows had not counts as none, and a number outside their range as
-    its nearer end, as in training; it is said where that happens. The column of the classes need
-    not be there, and is not looked at.
+    A category that the model does not know counts as one of all others, and a number outside its
+    range as the nearer end, as in training; it is said where that happens. The column of the
+    classes need not be there, and is not looked at.
     """
     from plumbline.data import DataError
     from plumbline.data.table_files import open_table
@@ -100,7 +101,7 @@ def _write(
     model: nn.Module,
     encoding: TableEncoding,
     rows: Table,
-    missing: Literal["error", "drop"],
+    missing: Literal["error", "drop", "fill"],
 ) -> tuple[Counter[str], Counter[str]]:
     """Writes all rows; how many are of each class, and how many cells of each column unseen."""
     import torch
@@ -149,4 +150,4 @@ def _said(column: Column, count: int) -> str:
     if isinstance(column, Numeric):
         where = f"outside {column.low:g} to {column.high:g}"
         return f"{start}a number {where}; it is taken as the nearer end."
-    return f"{start}a category that the training rows had not; it counts as none."
+    return f"{start}a category that the model does not know; it counts as another."

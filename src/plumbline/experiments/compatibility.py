@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from plumbline.auditing.admission import admit
+from plumbline.data import Splits
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.objects import found
 from plumbline.experiments.recipe import RecipeError
@@ -27,8 +28,12 @@ def parts_of(spec: RunSpec) -> str:
     return json.dumps([part.model_dump(mode="json") for part in parts])
 
 
-def check_fits(spec: RunSpec) -> None:
+def check_fits(spec: RunSpec, splits: Splits | None = None) -> None:
     """Gives two records to the network, and builds the method.
+
+    Args:
+        spec: The run.
+        splits: Records to give it in place of the run's own.
 
     Raises:
         RecipeError: If it cannot take them, with their shape and the options that it has; if one of
@@ -36,7 +41,7 @@ def check_fits(spec: RunSpec) -> None:
         NotAdmitted: If the method is from outside, and moves more than it declares.
     """
     try:
-        splits = load_data(spec)
+        splits = load_data(spec) if splits is None else splits
         with torch.random.fork_rng(devices=[]):
             model = spec.build_model(splits)
     except TypeError as error:  # an option that is not there

@@ -35,6 +35,14 @@ NOT_COVERED = (
     "records that the model is only evaluated on",
 )
 
+GIVEN = (
+    "This holds for the weights given what was taken from the data as they are before training, "
+    "which is listed under what is not covered, and which may itself tell of single records."
+)
+"""The end of the headline where something was taken from the data as they are."""
+
+_ANSWERED = "the answers to what was asked before training, with their noise"
+
 # The usual rule of thumb: Ponomareva et al. 2023, "How to DP-fy ML", call up to 10 reasonable.
 _WEAK_EPSILON = 10.0
 
@@ -70,6 +78,10 @@ class Statement:
         public_constants: what is treated as known to everybody, by name.
         records: the number of units, one of the public constants.
         records_public: whether it was stated as public, rather than taken from the data.
+        records_noisy: whether it was released with noise, and epsilon covers that.
+        given: what was taken from the data as they are before training, such as the categories of
+            a table: the guarantee holds for the weights given these.
+        stated: what was stated about the data without looking at them.
         covered: what the guarantee covers.
         not_covered: what it does not cover.
         warnings: sentences that a reader should not miss.
@@ -95,6 +107,9 @@ class Statement:
     public_constants: Mapping[str, float | int | str] = field(default_factory=dict)
     records: int
     records_public: bool
+    records_noisy: bool = False
+    given: tuple[str, ...] = ()
+    stated: tuple[str, ...] = ()
     covered: tuple[str, ...] = COVERED
     not_covered: tuple[str, ...] = NOT_COVERED
     warnings: tuple[str, ...] = ()
@@ -120,6 +135,9 @@ class Statement:
         unit: Unit = "record",
         releases: Iterable[tuple[StepRelease, int]] | None = None,
         public_constants: Mapping[str, float | int | str] | None = None,
+        records_noisy: bool = False,
+        given: Iterable[str] = (),
+        stated: Iterable[str] = (),
         not_covered: Iterable[str] = (),
         warnings: Iterable[str] = (),
     ) -> "Statement":
@@ -135,6 +153,9 @@ class Statement:
             unit: the unit of privacy.
             releases: what was charged, if not the plan's releases in `steps_done` steps.
             public_constants: further ones, such as clipping bounds.
+            records_noisy: whether the number of units was released with noise.
+            given: what was taken from the data as they are.
+            stated: what was stated about the data.
             not_covered: further items.
             warnings: further sentences.
         """
@@ -170,7 +191,10 @@ class Statement:
                 **(public_constants or {}),
             },
             records=plan.records,
-            records_public=plan.records_public,
+            records_public=plan.records_public and not records_noisy,
+            records_noisy=records_noisy,
+            given=tuple(given),
+            stated=tuple(stated),
             not_covered=(*not_covered, *_not_covered(plan.before)),  # what is known comes first
             warnings=(*plan.warnings, *warnings),
             no_guarantee_reason=next((reason for reason in reasons if reason is not None), None),
@@ -260,6 +284,7 @@ class Statement:
             f"This training run protects {whom}{against}: it is differentially private with "
             f"epsilon = {rounded_up(self.epsilon)} and delta = {_plain(self.delta)} (about one "
             f"in {round(1 / self.delta):,}). The protected difference is {change}."
+            + (f" {GIVEN}" if self.given else "")
         )
 
     def _meaning(self) -> str:
@@ -319,6 +344,12 @@ class Statement:
             "together; every approximation errs towards a larger value, so the true cost is not "
             "above the epsilon given."
         ]
+        aside = sum(release.delta for release in self.before)
+        if aside:
+            sentences.append(
+                f"Of delta, {_plain(float(f'{aside:.2g}'))} is set aside for the case that a "
+                "category is shown which a single record alone has."
+            )
         if self.budget_epsilon is not None:
             sentences.append(f"The budget of the whole run is epsilon = {self.budget_epsilon:g}.")
         if self.other_epsilon is not None:
@@ -335,18 +366,24 @@ class Statement:
             for name, value in self.public_constants.items()
         )
         size = f"The number of {self.unit}s, {self.records:,}, "
-        if self.records_public:
+        if self.records_noisy:
+            size += "was released with noise, as one of the answers above; the exact one is hidden."
+        elif self.records_public:
             size += "was stated to be public knowledge."
         else:
             size += (
                 "was taken from the data itself and is treated as public: the guarantee does not "
                 "hide it. If it is a secret, state a public number of records in the budget."
             )
+        if self.stated:
+            size += f" Stated without looking at the data: {'; '.join(self.stated)}."
         settings = f" The settings are taken to be public too: {constants}." if constants else ""
         return f"What is taken to be public. {size}{settings}"
 
     def _really_covered(self) -> tuple[str, ...]:
-        return self.covered if math.isfinite(self.epsilon) else ()
+        if math.isinf(self.epsilon):
+            return ()
+        return (*self.covered, *([_ANSWERED] if self.before else []))
 
     def _all_warnings(self) -> tuple[str, ...]:
         found = list(self.warnings)
