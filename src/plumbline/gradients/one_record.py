@@ -8,10 +8,13 @@ batch, tensors that are kept) is closed by ``record_mode.py``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import _add_batch_dim, _remove_batch_dim
+from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -53,19 +56,29 @@ def for_each_record(function: Callable[[Any], Tensor], batch: Any, tape: Tape) -
     before = torch.default_generator.get_state() if tape.has_random else None
     mode = RecordMode(tape)
 
-    def one(*own: Tensor) -> Tensor:
+
+    def one(level: int) -> Tensor:
         record = list(leaves)
-        for at, value in zip(places, own, strict=True):
-            record[at] = mode.noted(value)
-        result = function(tree_unflatten(record, spec))
-        if not has_records(result):
+        for at, value in zip(places, rows, strict=True):
+            record[at] = mode.noted(_add_batch_dim(value, 0, level))
+        own = function(tree_unflatten(record, spec))
+        if not has_records(own):
             raise LossError(
                 "The loss is the same for every record: it does not depend on the record's data."
             )
-        return result
+        return _remove_batch_dim(own, level, tape.records, 0)
 
-    with explained(), quiet_vmap(), disable_saved_tensors_hooks(CHECKPOINTED), mode:
-        result = torch.vmap(one, randomness="error")(*rows)
+    _load_rules()
+    # What torch.vmap does, without its handling of arguments and results of any kind, which takes
+    # as long as a small model.
+    with (
+        explained(),
+        quiet_vmap(),
+        disable_saved_tensors_hooks(CHECKPOINTED),
+        vmap_increment_nesting(tape.records, "error") as level,
+        mode,
+    ):
+        result = one(level)
     tape.guard = mode
     mode.refuse_kept()
     if before is not None and not torch.equal(before, torch.default_generator.get_state()):
@@ -74,6 +87,9 @@ def for_each_record(function: Callable[[Any], Tensor], batch: Any, tape: Tape) -
             'batch. Use torch\'s usual random functions, or isolation="loop".'
         )
     return result
+
+
+_load_rules = cache(lazy_load_decompositions)
 
 
 def record_count(batch: Any, rows: int | None = None) -> int:

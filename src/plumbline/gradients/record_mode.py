@@ -30,7 +30,7 @@ from plumbline.gradients.errors import RecordsMixError, UnsupportedModelError
 from plumbline.gradients.layers import HANDLERS, IN_LOOP, REFUSALS, REWRITES
 from plumbline.gradients.lowering import has_records, is_lowered
 from plumbline.gradients.tape import Tape
-from plumbline.gradients.tracked import Tracked
+from plumbline.gradients.tracked import Tracked, any_weight, dispatched
 
 T = TypeVar("T")
 key_set: Callable[..., Any] = _untyped_key_set
@@ -85,7 +85,11 @@ class RecordMode(TorchFunctionMode):
             REFUSALS[func](self._tape, *args, **kwargs)
         if (rule := _RULES.get(func)) is not None and is_functorch_wrapped_tensor(args[0]):
             return self.noted(rule(*args, **kwargs))
-        result = HANDLERS[func](self._tape, *args, **kwargs) if func in REWRITES else None
+        result = None
+        if func in REWRITES:
+            result = HANDLERS[func](self._tape, *args, **kwargs)
+        elif func in HANDLERS and any_weight(args) is not None:
+            result = dispatched(self._tape, func, args, kwargs)
         if result is None:
             _refuse_opaque(func, (*args, *kwargs.values()))
             result = func(*args, **kwargs)

@@ -249,17 +249,26 @@ class Tape:
 
     def weights(self, *tensors: object) -> list[Weight] | None:
         """The weights among the tensors; None when one of them only has per-record values."""
-        found = [weight for tensor in tensors if (weight := self.weight(tensor)) is not None]
-        if not found or self.dense or any(weight.own is not None for weight in found):
+        if self.dense:
             return None
-        return found
+        found = []
+        for tensor in tensors:
+            weight = self.weight(tensor)
+            if weight is not None:
+                if weight.own is not None:
+                    return None
+                found.append(weight)
+        return found or None
 
     def has_records(self, *tensors: object) -> bool:
         """Whether one of the tensors of the current call has the records in its first dimension.
 
         All others are weights, or the same for every record.
         """
-        return any(tensor in self.call for tensor in tensors)
+        for tensor in tensors:
+            if tensor in self.call:
+                return True
+        return False
 
     def computed(self, output: Tensor) -> None:
         """Notes the number of bits of a layer's output; ``watch`` does so too."""

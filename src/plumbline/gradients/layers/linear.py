@@ -199,11 +199,11 @@ def affine(
         output = fused
 
     def terms(gradient: Tensor) -> None:
-        back = _by_record(gradient.view(shape))
+        back = gradient.view(tape.records, -1, shape[-1])
         back = back if back.dtype == weight_value.dtype else back.to(weight_value.dtype)
         squares = RowSquares(back)
         if w is not None:
-            into = _by_record(inputs.detach())
+            into = rows.detach().view(tape.records, -1, rows.shape[-1])
             into = into if into.dtype == weight_value.dtype else into.to(weight_value.dtype)
             if transposed:
                 w.add(Outer(into, back, right_squares=squares))
