@@ -38,7 +38,7 @@ def is_lowered() -> bool:
 
 def by_record(rows: Tensor, records: int) -> Tensor:
     """``[B, N, ...]`` from rows ``[B * N, ...]``, a record's rows adjacent."""
-    return rows.reshape(records, len(rows) // records, *rows.shape[1:])
+    return rows.reshape(records, rows.shape[0] // records, *rows.shape[1:])
 
 
 class Lowered:
@@ -55,7 +55,7 @@ class Lowered:
     def down(self, value: Any) -> Any:
         """The value with every tensor of a record replaced by that of the batch."""
         if isinstance(value, Tensor):
-            if not is_batchedtensor(value):
+            if not has_records(value):
                 return value
             if maybe_get_level(value) != self._level:
                 raise UnsupportedModelError(
@@ -112,7 +112,7 @@ def lowered(
     call = Lowered(level)
     above = pop_dynamic_layer_stack()  # as the functorch interpreter's lower() does
     try:
-        result = function(call, call.down(args), call.down(kwargs))
+        result = function(call, call.down(args), call.down(kwargs) if kwargs else kwargs)
     finally:
         push_dynamic_layer_stack(above)
     if result is None or not call.found:

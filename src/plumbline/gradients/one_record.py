@@ -49,19 +49,18 @@ def for_each_record(function: Callable[[Any], Tensor], batch: Any, tape: Tape) -
     Raises:
         UnsupportedModelError: If the function cannot run under ``vmap``; names the line.
     """
-    leaves, spec = tree_flatten(batch)
+    leaves, rebuilt = _flattened(batch)
     places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.dim()]
     # Copies: a model may change its input in place, and another pass reads it again.
     rows = [by_record(leaves[at], tape.records).clone() for at in places]
     before = torch.default_generator.get_state() if tape.has_random else None
     mode = RecordMode(tape)
 
-
     def one(level: int) -> Tensor:
         record = list(leaves)
         for at, value in zip(places, rows, strict=True):
             record[at] = mode.noted(_add_batch_dim(value, 0, level))
-        own = function(tree_unflatten(record, spec))
+        own = function(rebuilt(record))
         if not has_records(own):
             raise LossError(
                 "The loss is the same for every record: it does not depend on the record's data."
@@ -105,9 +104,8 @@ def record_count(batch: Any, rows: int | None = None) -> int:
 
 def batch_rows(batch: Any) -> int:
     """The number of rows of a batch: the first dimension of all of its tensors."""
-    lengths = [
-        len(leaf) for leaf in tree_flatten(batch)[0] if isinstance(leaf, Tensor) and leaf.dim()
-    ]
+    leaves, _ = _flattened(batch)
+    lengths = [leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()]
     if not lengths:
         raise CaptureError(
             f"The batch, of type {type(batch).__name__}, has no tensors with one row per record. "
@@ -120,3 +118,11 @@ def batch_rows(batch: Any) -> int:
             "the model in another way."
         )
     return lengths[0]
+
+
+def _flattened(batch: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """What a batch holds, and how to make the same nesting of other values."""
+    if type(batch) is tuple and all(isinstance(one, Tensor) for one in batch):
+        return list(batch), tuple  # the usual batch, in less time
+    leaves, spec = tree_flatten(batch)
+    return leaves, lambda values: tree_unflatten(values, spec)

@@ -245,7 +245,7 @@ class Tape:
     @staticmethod
     def weight(tensor: object) -> Weight | None:
         """The weight behind a tracked tensor, or None."""
-        return getattr(tensor, "_weight", None) if isinstance(tensor, Tensor) else None
+        return getattr(tensor, "_weight", None)
 
     def weights(self, *tensors: object) -> list[Weight] | None:
         """The weights among the tensors; None when one of them only has per-record values."""

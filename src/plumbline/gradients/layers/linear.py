@@ -192,7 +192,7 @@ def affine(
         output = F.linear(rows, matrix.T if transposed else matrix, shift)
     else:
         fused = None
-        if len(rows) == tape.records and not transposed:
+        if rows.shape[0] == tape.records and not transposed:
             fused = _rank_one(tape, rows, w, b, bias_value)
         if fused is None:
             fused = _perturbed(_by_record(inputs), weight, bias, tape, transposed)
