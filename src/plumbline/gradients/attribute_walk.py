@@ -10,6 +10,7 @@ Two walks of a model give equal lists if nothing it holds was changed between th
 | lists, tuples, dicts, sets, deques | items, 5 levels deep; of more than 1,000, a sample |
 | generators of torch, NumPy and Python | their state |
 | iterators and queues | where they are, and what they hold |
+| the user's own functions with ``lru_cache`` | how many values they have computed |
 | the user's own functions, bound methods, ``partial`` | closures, defaults, attributes, arguments |
 | objects of other classes that are not the standard library's | their attributes, likewise |
 | everything else (locks, loggers, functions of other packages) | identity |
@@ -29,7 +30,7 @@ import warnings
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from types import CodeType, FunctionType, GeneratorType, MethodType, SimpleNamespace
 from typing import Any
@@ -169,6 +170,10 @@ class Walk:
             self._state(lambda: _checksum(value), key, path)
         elif kind in _WITHOUT_STATE:
             self._note(id(value), key, path)
+        elif kind is _CACHED:
+            self._note(id(value), key, path)
+            if is_own(value.__module__):
+                self._state(lambda: value.cache_info().misses, key, path)
         else:
             generator = generator_of(value)
             if generator is not None:
@@ -261,6 +266,7 @@ class Walk:
             self.paths.append((key, path))
 
 
+_CACHED = type(cache(len))
 _WITHOUT_STATE = frozenset({type(len), type, CodeType, property, staticmethod, classmethod})
 
 

@@ -129,6 +129,16 @@ def _walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
+def refuse_opaque(model: nn.Module) -> None:
+    """Refuses a model that hides what it does.
+
+    Raises:
+        UnsupportedModelError: If a part of it is compiled, by torch.compile or as TorchScript.
+    """
+    for prefix, module in _walk(model):
+        _refuse_opaque(prefix, module)
+
+
 def _refuse_opaque(prefix: str, module: nn.Module) -> None:
     compiled = module._compiled_call_impl is not None or "_orig_mod" in module._modules
     if not compiled and not isinstance(module, torch.jit.ScriptModule):

@@ -14,7 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._functorch import _add_batch_dim, _remove_batch_dim
-from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
+from torch._functorch.vmap import (  # type: ignore[attr-defined]
+    lazy_load_decompositions,
+    vmap_increment_nesting,
+)
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 

@@ -20,7 +20,7 @@ CASES: dict[str, tuple[Loss, tuple[int, ...], Tensor]] = {
     "smoothed": (
         lambda x, y: F.cross_entropy(x, y, reduction="none", label_smoothing=0.2), (3,), CLASS),
     "weighted": (
-        lambda x, y: F.cross_entropy(x, y, torch.tensor([1.0, 2, 3]), reduction="none"), (3,), CLASS),
+        lambda x, y: F.cross_entropy(x, y, torch.arange(3.0), reduction="none"), (3,), CLASS),
     "ignored": (
         lambda x, y: F.cross_entropy(x, y, reduction="none", ignore_index=1), (3,), CLASS),
     "positions": (
