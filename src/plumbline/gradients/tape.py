@@ -8,15 +8,15 @@ into per-record terms.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Container, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
+from torch._C._functorch import _set_vmap_fallback_warning_enabled
 from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
 from plumbline.gradients.compound import Pulled, merge
@@ -349,12 +349,18 @@ class Tape:
                 )
 
 
-@contextmanager
-def quiet_vmap() -> Iterator[None]:
+class quiet_vmap:
     """Silences torch's warning that an operation has no batching rule: it is slow, not wrong."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop")
-        yield
+
+    _inside = 0
+
+    def __enter__(self) -> None:
+        quiet_vmap._inside += 1
+        _set_vmap_fallback_warning_enabled(False)
+
+    def __exit__(self, *error: object) -> None:
+        quiet_vmap._inside -= 1
+        _set_vmap_fallback_warning_enabled(quiet_vmap._inside == 0)
 
 
 class _Anchor(torch.autograd.Function):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -55,20 +53,22 @@ _STANDARD = Path(traceback.__file__).parent
 _TORCH, _OURS = Path(torch.__file__).parent, Path(__file__).parent
 
 
-@contextmanager
-def explained() -> Iterator[None]:
+class explained:
     """Turns torch's errors about ``vmap`` into ``UnsupportedModelError``s."""
-    try:
-        yield
-    except CaptureError:
-        raise
-    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, (RuntimeError, ValueError, TypeError)):
+            return
+        if isinstance(error, CaptureError):
+            return
         message = str(error)
         frames = traceback.extract_tb(error.__traceback__)
         if message == CHECKPOINTED or _checkpointed(frames):
             raise UnsupportedModelError(CHECKPOINTED) from error
         if not any(sign in message for sign in _SIGNS):
-            raise
+            return
         remedy = next((_REMEDIES[sign] for sign in _REMEDIES if sign in message), _REMEDY)
         raise UnsupportedModelError(
             f"{_line(frames)} cannot run for one record under torch.vmap, which keeps records "

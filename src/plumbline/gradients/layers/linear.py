@@ -186,9 +186,9 @@ def affine(
     shape = (*inputs.shape[:-1], weight_value.shape[1 if transposed else 0])
     rows = inputs.reshape(-1, inputs.shape[-1])
     if known[0].offset is None:
-        # Keep their graph, so that the output has an edge to watch. The weights' own gradients are
-        # not requested, so they are not computed.
-        matrix, shift = w.graph if w else weight, b.graph if b else bias
+        # Keep the graph of one, so that the output has an edge to watch. The weights' own gradients
+        # are not requested, so they are not computed.
+        matrix, shift = (w.graph, bias_value) if w else (weight, b.graph if b else bias)
         output = F.linear(rows, matrix.T if transposed else matrix, shift)
     else:
         fused = None
