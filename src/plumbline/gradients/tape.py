@@ -16,7 +16,9 @@ from typing import Any, Protocol
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
-from torch._C._functorch import _set_vmap_fallback_warning_enabled
+from torch._C._functorch import (  # type: ignore[attr-defined]
+    _set_vmap_fallback_warning_enabled,
+)
 from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
 from plumbline.gradients.compound import Pulled, merge
