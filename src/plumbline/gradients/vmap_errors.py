@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from plumbline.gradients.errors import CaptureError, UnsupportedModelError
 from plumbline.record_errors import own_line
@@ -51,20 +49,22 @@ _SIGNS = (
 )
 
 
-@contextmanager
-def explained() -> Iterator[None]:
+class explained:
     """Turns torch's errors about ``vmap`` into ``UnsupportedModelError``s."""
-    try:
-        yield
-    except CaptureError:
-        raise
-    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, (RuntimeError, ValueError, TypeError)):
+            return
+        if isinstance(error, CaptureError):
+            return
         message = str(error)
         frames = traceback.extract_tb(error.__traceback__)
         if message == CHECKPOINTED or _checkpointed(frames):
             raise UnsupportedModelError(CHECKPOINTED) from error
         if not any(sign in message for sign in _SIGNS):
-            raise
+            return
         remedy = next((_REMEDIES[sign] for sign in _REMEDIES if sign in message), _REMEDY)
         line = own_line(error) or "a part of the model"
         raise UnsupportedModelError(
