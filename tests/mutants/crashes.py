@@ -1,0 +1,156 @@
+"""Bugs in what a run does after a crash: steps made again, noise used again, refunds too large."""
+
+from tests.mutants.base import Mutant
+
+_KEEPING = "training/test_keeping.py"
+
+MUTANTS = (
+    Mutant(
+        "refund of one step too many",
+        "the step in flight, whose answer may have been seen, is given back",
+        "mechanism/ledger.py",
+        "last.step + last.count - begun",
+        "last.step + last.count + 1 - begun",
+        (_KEEPING, "mechanism/test_ledger.py"),
+    ),
+    Mutant(
+        "refund without evidence",
+        "steps are given back whichever journal shows that they were not begun",
+        "mechanism/ledger.py",
+        "if last is None or journal is None or last.journal != journal:",
+        "if last is None:",
+        (_KEEPING,),
+    ),
+    Mutant(
+        "refund twice",
+        "one charge is given back as often as it is asked for",
+        "mechanism/ledger_format.py",
+        "last = self.last.pop(declaration.run, None)",
+        "last = self.last.get(declaration.run)",
+        ("mechanism/test_ledger.py",),
+    ),
+    Mutant(
+        "refund of more than was charged",
+        "a line may give back more steps than the last charge had",
+        "mechanism/ledger_format.py",
+        'or _count(line["count"]) > last.count:',
+        "or False:",
+        ("mechanism/test_ledger.py",),
+    ),
+    Mutant(
+        "refund by a journal that was put back",
+        "an older copy of the journal's content shows fewer steps than were made",
+        "training/journal.py",
+        "_evidence(status) if abs(status.st_ctime_ns - written) < _AT_ONCE else None",
+        "_evidence(status)",
+        ("training/test_journal.py",),
+    ),
+    Mutant(
+        "refund by a copied folder",
+        "the original run and its copy are both given the same steps",
+        "training/journal.py",
+        'f"{boot}/{status.st_dev}/{status.st_ino}"',
+        "boot",
+        (_KEEPING,),
+    ),
+    Mutant(
+        "refund after a power cut",
+        "marks that were not synced are lost, and their steps given back",
+        "training/journal.py",
+        'f"{boot}/{status.st_dev}/{status.st_ino}"',
+        'f"{status.st_dev}/{status.st_ino}"',
+        ("training/test_journal.py",),
+    ),
+    Mutant(
+        "step in flight not marked",
+        "a step whose answer was drawn as the run was killed seems never begun",
+        "training/private.py",
+        "        self.keeper.begin(step)\n",
+        "",
+        (_KEEPING,),
+    ),
+    Mutant(
+        "marks not counted",
+        "the journal shows a step as begun only once its release is written",
+        "training/journal.py",
+        "        begun, written = max(begun, step + 1), when\n        if kind == _RELEASE:\n",
+        "        written = when\n        if kind == _RELEASE:\n"
+        "            begun = max(begun, step + 1)\n",
+        ("training/test_journal.py", _KEEPING),
+    ),
+    Mutant(
+        "number of a lost step used again",
+        "its batch is drawn and its noise used a second time",
+        "training/session.py",
+        "at = begun if not remade else releases[-1][0] + 1 if releases else saved",
+        "at = releases[-1][0] + 1 if releases else saved",
+        (_KEEPING,),
+    ),
+    Mutant(
+        "steps after the checkpoint made again",
+        "a run goes on where its checkpoint was, and not behind what it has charged",
+        "training/session.py",
+        "at = min(max(at, charged), plan.steps)",
+        "at = min(at, plan.steps)",
+        ("training/test_checkpoint.py", _KEEPING),
+    ),
+    Mutant(
+        "resumed run without its past",
+        "steps that were begun after the checkpoint are not counted without a ledger",
+        "training/session.py",
+        'charged=stored["charged"] + at - saved',
+        'charged=stored["charged"]',
+        (_KEEPING,),
+    ),
+    Mutant(
+        "noise position repeated",
+        "a seeded run resumed twice from one checkpoint uses its noise twice",
+        "training/checkpoint.py",
+        "return attempt + 1 + secrets.randbelow(1 << 30)",
+        "return attempt",
+        ("training/test_checkpoint.py",),
+    ),
+    Mutant(
+        "batches of an attempt repeated",
+        "a new attempt of a seeded run draws the batches of the one before",
+        "training/session.py",
+        'SeededSource(seed, f"attempt {attempt}" if attempt else "")',
+        "SeededSource(seed)",
+        ("training/test_checkpoint.py",),
+    ),
+    Mutant(
+        "attempts that meet",
+        "the noise positions of two attempts are the same",
+        "training/run_identity.py",
+        "return (attempt << _ATTEMPT) + step",
+        "return step",
+        ("training/test_run_identity.py",),
+    ),
+    Mutant(
+        "failed step made again",
+        "a step that failed after its charge is made again on its batch, with its noise",
+        "training/private.py",
+        "        self.apply(summed)\n        if",
+        "        try:\n            self.apply(summed)\n"
+        "        except BaseException:\n            self.steps_done = batch.step\n"
+        "            raise\n"
+        "        if",
+        ("training/test_accounting.py",),
+    ),
+    Mutant(
+        "ledger not compared with the checkpoint",
+        "a ledger that lost its tail since the checkpoint is gone on with",
+        "training/checkpoint.py",
+        'setup.ledger.verify_position(Position(**stored["ledger"]))',
+        "pass",
+        ("training/test_checkpoint.py",),
+    ),
+    Mutant(
+        "checkpoint of another run",
+        "a run goes on with settings that its plan does not account for",
+        "training/checkpoint.py",
+        "    if found:\n        raise CheckpointMismatch",
+        "    if False:\n        raise CheckpointMismatch",
+        ("training/test_checkpoint.py",),
+    ),
+)
