@@ -60,6 +60,7 @@ def test_a_text_that_is_not_there_once_is_said() -> None:
         (0, "5 passed", "alive"),
         (1, "FAILED tests/a.py::test_b[x - y] - assert 1 == 2\n1 failed", "caught"),
         (1, "ERROR tests/a.py::test_b - ImportError", "error"),
+        (1, "FAILED tests/a.py::test_b - NameError: name 'torch' is not defined", "error"),
         (2, "FAILED tests/a.py::test_b\nInterrupted", "error"),
         (None, "FAILED tests/a.py::test_b", "error"),
     ],

@@ -26,7 +26,8 @@ PAGE = ROOT / "docs" / "mutants.md"
 SECONDS = 300.0
 """How long the tests of one bug may take."""
 
-_FAILED = re.compile(r"^FAILED (tests/\S+?)(?:\[.*)?(?: - .*)?$", re.MULTILINE)
+_FAILED = re.compile(r"^FAILED (tests/[^\s\[]+)(.*)$", re.MULTILINE)
+_NO_FAIR_BUG = ("ImportError", "NameError", "SyntaxError")
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def _judged(ran: Ran) -> Outcome:
     if ran.status == 0:
         return Outcome("alive", "no test failed")
     failed = _FAILED.search(ran.output)
-    if ran.status == 1 and failed is not None:
+    if ran.status == 1 and failed is not None and not any(e in failed[2] for e in _NO_FAIR_BUG):
         return Outcome("caught", failed[1])
     if ran.status is None:
         return Outcome("error", f"its tests take more than {SECONDS:.0f} seconds")

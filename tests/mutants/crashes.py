@@ -11,7 +11,10 @@ MUTANTS = (
         "mechanism/ledger.py",
         "last.step + last.count - begun",
         "last.step + last.count + 1 - begun",
-        (_KEEPING, "mechanism/test_ledger.py"),
+        (
+            "mechanism/test_ledger.py::test_what_a_killed_run_never_began_is_given_back_once",
+            "training/test_keeping.py::test_steps_charged_ahead_and_never_begun_are_given_back",
+        ),
     ),
     Mutant(
         "refund without evidence",
@@ -19,7 +22,10 @@ MUTANTS = (
         "mechanism/ledger.py",
         "if last is None or journal is None or last.journal != journal:",
         "if last is None:",
-        (_KEEPING,),
+        (
+            "mechanism/test_ledger.py::test_nothing_is_given_back_by_another_journal",
+            "training/test_keeping.py::test_a_copied_folder_gets_nothing_back",
+        ),
     ),
     Mutant(
         "refund twice",
@@ -27,7 +33,9 @@ MUTANTS = (
         "mechanism/ledger_format.py",
         "last = self.last.pop(declaration.run, None)",
         "last = self.last.get(declaration.run)",
-        ("mechanism/test_ledger.py",),
+        (
+            "mechanism/test_ledger.py::test_a_ledger_that_gives_back_more_than_was_charged_ahead_is_refused",
+        ),
     ),
     Mutant(
         "refund of more than was charged",
@@ -35,7 +43,9 @@ MUTANTS = (
         "mechanism/ledger_format.py",
         'or _count(line["count"]) > last.count:',
         "or False:",
-        ("mechanism/test_ledger.py",),
+        (
+            "mechanism/test_ledger.py::test_a_ledger_that_gives_back_more_than_was_charged_ahead_is_refused",
+        ),
     ),
     Mutant(
         "refund by a journal that was put back",
@@ -43,7 +53,7 @@ MUTANTS = (
         "training/journal.py",
         "_evidence(status) if abs(status.st_ctime_ns - written) < _AT_ONCE else None",
         "_evidence(status)",
-        ("training/test_journal.py",),
+        ("training/test_journal.py::test_a_journal_that_was_copied_or_put_back_is_no_evidence",),
     ),
     Mutant(
         "refund by a copied folder",
@@ -51,7 +61,7 @@ MUTANTS = (
         "training/journal.py",
         'f"{boot}/{status.st_dev}/{status.st_ino}"',
         "boot",
-        (_KEEPING,),
+        ("training/test_keeping.py::test_a_copied_folder_gets_nothing_back",),
     ),
     Mutant(
         "refund after a power cut",
@@ -59,7 +69,7 @@ MUTANTS = (
         "training/journal.py",
         'f"{boot}/{status.st_dev}/{status.st_ino}"',
         'f"{status.st_dev}/{status.st_ino}"',
-        ("training/test_journal.py",),
+        ("training/test_journal.py::test_after_the_machine_was_started_anew_it_is_no_evidence",),
     ),
     Mutant(
         "step in flight not marked",
@@ -67,7 +77,10 @@ MUTANTS = (
         "training/private.py",
         "        self.keeper.begin(step)\n",
         "",
-        (_KEEPING,),
+        (
+            "training/test_keeping.py::test_a_step_that_fails_after_its_charge_is_lost_and_its_number_too",
+            "training/test_keeping.py::test_a_step_in_flight_is_marked_before_its_answer_is_drawn",
+        ),
     ),
     Mutant(
         "marks not counted",
@@ -76,7 +89,7 @@ MUTANTS = (
         "        begun, written = max(begun, step + 1), when\n        if kind == _RELEASE:\n",
         "        written = when\n        if kind == _RELEASE:\n"
         "            begun = max(begun, step + 1)\n",
-        ("training/test_journal.py", _KEEPING),
+        ("training/test_journal.py::test_what_was_written_is_found",),
     ),
     Mutant(
         "number of a lost step used again",
@@ -84,23 +97,15 @@ MUTANTS = (
         "training/session.py",
         "at = begun if not remade else releases[-1][0] + 1 if releases else saved",
         "at = releases[-1][0] + 1 if releases else saved",
-        (_KEEPING,),
+        ("training/test_keeping.py::test_without_a_ledger_the_step_in_flight_counts",),
     ),
     Mutant(
         "steps after the checkpoint made again",
-        "a run goes on where its checkpoint was, and not behind what it has charged",
+        "a run whose journal was lost uses the numbers of charged steps, and their noise, again",
         "training/session.py",
         "at = min(max(at, charged), plan.steps)",
         "at = min(at, plan.steps)",
-        ("training/test_checkpoint.py", _KEEPING),
-    ),
-    Mutant(
-        "resumed run without its past",
-        "steps that were begun after the checkpoint are not counted without a ledger",
-        "training/session.py",
-        'charged=stored["charged"] + at - saved',
-        'charged=stored["charged"]',
-        (_KEEPING,),
+        ("training/test_keeping.py::test_a_run_whose_journal_was_lost_uses_no_number_again",),
     ),
     Mutant(
         "noise position repeated",
@@ -108,7 +113,9 @@ MUTANTS = (
         "training/checkpoint.py",
         "return attempt + 1 + secrets.randbelow(1 << 30)",
         "return attempt",
-        ("training/test_checkpoint.py",),
+        (
+            "training/test_checkpoint.py::test_a_seed_alone_without_a_ledger_never_repeats_its_noise",
+        ),
     ),
     Mutant(
         "batches of an attempt repeated",
@@ -116,7 +123,7 @@ MUTANTS = (
         "training/session.py",
         'SeededSource(seed, f"attempt {attempt}" if attempt else "")',
         "SeededSource(seed)",
-        ("training/test_checkpoint.py",),
+        ("training/test_checkpoint.py::test_a_new_attempt_draws_other_batches_and_other_noise",),
     ),
     Mutant(
         "attempts that meet",
@@ -135,7 +142,7 @@ MUTANTS = (
         "        except BaseException:\n            self.steps_done = batch.step\n"
         "            raise\n"
         "        if",
-        ("training/test_accounting.py",),
+        ("training/test_accounting.py::test_a_step_that_fails_after_it_was_charged_is_spent",),
     ),
     Mutant(
         "ledger not compared with the checkpoint",
@@ -143,7 +150,7 @@ MUTANTS = (
         "training/checkpoint.py",
         'setup.ledger.verify_position(Position(**stored["ledger"]))',
         "pass",
-        ("training/test_checkpoint.py",),
+        ("training/test_checkpoint.py::test_a_ledger_that_lost_its_tail_is_refused",),
     ),
     Mutant(
         "checkpoint of another run",
@@ -151,6 +158,6 @@ MUTANTS = (
         "training/checkpoint.py",
         "    if found:\n        raise CheckpointMismatch",
         "    if False:\n        raise CheckpointMismatch",
-        ("training/test_checkpoint.py",),
+        ("training/test_checkpoint.py::test_a_change_is_refused_and_named",),
     ),
 )

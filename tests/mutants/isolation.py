@@ -17,7 +17,7 @@ MUTANTS = (
         "one record more changes the random views of all later ones",
         "evaluation/views.py",
         'chunk.draws("views").repeat(self.count)',
-        'Draws(torch.arange(chunk.records), "views").repeat(self.count)',
+        'Draws(torch.arange(chunk.records), f"{chunk.step}").repeat(self.count)',
         ("evaluation/test_views.py",),
     ),
     Mutant(
@@ -33,8 +33,8 @@ MUTANTS = (
         "one record more changes the pre-clipping noise of all later ones",
         "evaluation/perturbation.py",
         'chunk.draws("pre-clipping", of="units").seeds()',
-        "torch.arange(chunk.units)",
-        ("evaluation/test_perturbation.py",),
+        'chunk.draws("pre-clipping", of="units").seeds().sort().values',
+        ("methods/test_contract.py::test_every_named_method[pre_clip_noise]",),
     ),
     Mutant(
         "momenta of sampled records",
@@ -59,7 +59,7 @@ MUTANTS = (
         'draws = self.draws("model")\n        if rows is None:',
         'draws = Draws(torch.arange(self.records), f"model {self._batch.key}")\n'
         "        if rows is None:",
-        ("methods/test_references_random.py", "training/test_own_neighbours.py"),
+        ("training/test_own_neighbours.py::test_dropout_inside_attention_belongs_to_the_record",),
     ),
     Mutant(
         "masks from a public seed",
@@ -67,7 +67,7 @@ MUTANTS = (
         "training/private.py",
         'return self._source.stream("draws", step).bytes(16).hex()',
         'return f"{step:032x}"',
-        ("training/test_fetched_alone.py",),
+        ("training/test_fetched_alone.py::test_two_secure_runs_augment_differently",),
     ),
     Mutant(
         "masks that go on from record to record",
@@ -83,7 +83,7 @@ MUTANTS = (
         "record_random.py",
         "            set_generators(key, number)\n            rows.append",
         "            rows.append",
-        ("training/test_fetched_alone.py", "training/test_records.py"),
+        ("training/test_fetched_alone.py::test_random_augmentation",),
     ),
     Mutant(
         "random functions by row",
@@ -91,15 +91,15 @@ MUTANTS = (
         "gradients/one_record.py",
         'randomness="error"',
         'randomness="different"',
-        ("gradients/layers/test_random.py",),
+        ("gradients/layers/test_random.py::test_an_unknown_random_function_is_refused",),
     ),
     Mutant(
         "tensors of records kept",
         "a model keeps a record's tensor, and the next batch sees it",
-        "gradients/one_record.py",
-        "    mode.refuse_kept()\n",
-        "",
-        ("gradients/test_one_record.py",),
+        "gradients/record_mode.py",
+        "if not self._custom and all(one() is None for one in made):",
+        "if True:",
+        ("gradients/test_one_record.py::test_a_tensor_that_is_kept_is_refused",),
     ),
     Mutant(
         "rules of the user's own",
@@ -107,15 +107,7 @@ MUTANTS = (
         "gradients/record_mode.py",
         "            _refuse_opaque(func, (*args, *kwargs.values()))\n",
         "",
-        ("gradients/test_one_record.py", "training/test_own_neighbours.py"),
-    ),
-    Mutant(
-        "batch normalisation over the batch",
-        "in the loop and under torch.vmap, statistics of other records are let in",
-        "gradients/layers/batch_norm.py",
-        "if training and not tape.has_company:",
-        "if False:",
-        ("gradients/layers/test_batch_norm.py",),
+        ("gradients/test_one_record.py::TestCustomFunctions",),
     ),
     Mutant(
         "companions normalised with all records",
@@ -123,7 +115,7 @@ MUTANTS = (
         "gradients/layers/batch_norm.py",
         "own = (1, *range(3, rows.dim()))",
         "own = (0, 1, *range(3, rows.dim()))",
-        ("gradients/layers/test_batch_norm.py", "evaluation/test_public.py"),
+        ("methods/test_contract.py::test_every_named_method[batch_clipping]",),
     ),
     Mutant(
         "state of the model not watched",
@@ -131,7 +123,7 @@ MUTANTS = (
         "training/private.py",
         "with self._watch.step(trained=self.method.private):",
         "with nullcontext():",
-        ("training/test_state_of_the_model.py",),
+        ("training/test_state_of_the_model.py::test_what_is_written_only_in_the_real_step",),
     ),
     Mutant(
         "last step not compared",
@@ -139,7 +131,7 @@ MUTANTS = (
         "training/private.py",
         "if self.steps_done >= self.stop:\n            self.check_state()",
         "if False:\n            self.check_state()",
-        ("training/test_state_of_the_model.py",),
+        ("training/test_state_of_the_model.py::test_the_last_step_compares_everything",),
     ),
     Mutant(
         "buffers not compared",
@@ -155,7 +147,10 @@ MUTANTS = (
         "training/records.py",
         "if is_row_by_row(dataset):",
         "if True:",
-        ("training/test_records.py",),
+        (
+            "training/test_records.py::test_several_records_are_asked_for_one_by_one",
+            "training/test_own_neighbours.py::test_by_construction_it_is_refused_or_moves_nothing",
+        ),
     ),
     Mutant(
         "generator of the data set",
@@ -163,7 +158,9 @@ MUTANTS = (
         "training/records.py",
         "if before != [state_of(one) for one in self._generators]:",
         "if False:",
-        ("training/test_records.py",),
+        (
+            "training/test_records.py::test_a_generator_that_the_data_set_holds_must_not_be_drawn_from",
+        ),
     ),
     Mutant(
         "second reading not compared",
@@ -171,7 +168,9 @@ MUTANTS = (
         "training/fetch_check.py",
         "        _require_equal(first, again)\n",
         "",
-        ("training/test_fetch_check.py",),
+        (
+            "training/test_fetch_check.py::test_what_a_data_set_keeps_itself_is_refused_before_anything_is_charged",
+        ),
     ),
     Mutant(
         "padding to the longest of a batch",
@@ -181,6 +180,6 @@ MUTANTS = (
         "    longest = max(leaf.shape[1] if leaf.dim() > 1 else 0 for leaf in column)\n"
         "    length = length or ((longest, 0) if longest else None)\n"
         "    if length is not None:\n        column =",
-        ("training/test_fetched_alone.py", "training/test_stacking.py"),
+        ("training/test_fetched_alone.py::test_padding_to_the_longest_record_of_a_batch",),
     ),
 )

@@ -33,7 +33,10 @@ MUTANTS = (
         "mechanism/noise.py",
         'self._source.once("noise", *self._position)',
         'self._source.stream("noise")',
-        ("mechanism/test_noise.py", "training/test_answering.py"),
+        (
+            "training/test_answering.py",
+            "mechanism/test_noise.py::test_prefetched_noise_is_the_noise_of_its_step",
+        ),
     ),
     Mutant(
         "noise handed out twice",
@@ -114,6 +117,14 @@ MUTANTS = (
         "return math.ldexp(std / math.sqrt(shares), -GRID_BITS)",
         "return math.ldexp(std / shares, -GRID_BITS)",
         ("mechanism/test_shared_noise.py",),
+    ),
+    Mutant(
+        "noise of the first process only",
+        "the others send their part of the sum as it is, and all together add one share of noise",
+        "training/answering.py",
+        "share = noisy_share(value, std, noise, ranks.count)",
+        "share = noisy_share(value, std, noise * (ranks.rank == 0), ranks.count)",
+        ("training/test_distributed.py::test_the_released_sum_has_the_right_variance",),
     ),
     Mutant(
         "rounding of one share covered",

@@ -18,7 +18,7 @@ MUTANTS = (
         f"                {_ANSWER}\n"
         "                if place == 0:\n"
         "                    self._charge(batch.step, query)\n",
-        ("training/test_accounting.py",),
+        ("training/test_accounting.py::test_a_step_is_charged_before_its_first_answer_is_drawn",),
     ),
     Mutant(
         "moments not charged",
@@ -26,7 +26,7 @@ MUTANTS = (
         "training/full_batch_queries.py",
         "if ledger is not None:",
         "if False:",
-        ("training/test_moments.py",),
+        ("training/test_moments.py::test_a_ledger_has_both",),
     ),
     Mutant(
         "one step more than was charged ahead",
@@ -34,7 +34,10 @@ MUTANTS = (
         "mechanism/ledger.py",
         "self._reserved[run] = size - count",
         "self._reserved[run] = size",
-        (_LEDGER,),
+        (
+            "mechanism/test_ledger.py::test_reserving_writes_one_line_for_many_steps_and_gives_back_the_rest",
+            "mechanism/test_ledger.py::test_what_a_run_has_charged_and_used_can_be_asked",
+        ),
     ),
     Mutant(
         "steps beyond the plan charged",
@@ -42,15 +45,15 @@ MUTANTS = (
         "mechanism/ledger.py",
         "if most is not None and self.charged(run) + count > most:",
         "if False:",
-        (_LEDGER,),
+        ("mechanism/test_ledger.py::test_a_run_charges_at_most_what_it_may",),
     ),
     Mutant(
-        "steps beyond the budget",
-        "a run without a ledger goes on after its last step",
-        "training/private.py",
-        "if self.steps_done >= self.stop:\n            raise BudgetSpent",
-        "if False:\n            raise BudgetSpent",
-        ("training/test_accounting.py",),
+        "one step beyond the plan",
+        "a run without a ledger makes one step more than its epsilon pays for",
+        "training/session.py",
+        "stop, charged = plan.steps, past.charged",
+        "stop, charged = plan.steps + 1, past.charged",
+        ("training/test_accounting.py::test_no_step_is_made_beyond_the_budget",),
     ),
     Mutant(
         "budget of the data set not kept",
@@ -58,7 +61,10 @@ MUTANTS = (
         "mechanism/ledger_limit.py",
         "if not epsilon <= self.limit[0]:",
         "if False:",
-        (_LEDGER,),
+        (
+            "mechanism/test_ledger.py::test_a_data_set_budget_is_kept_by_every_later_opening",
+            "mechanism/test_ledger.py::test_the_budget_guard_decides_as_if_it_asked_every_time",
+        ),
     ),
     Mutant(
         "budget forgotten by later openings",
@@ -66,7 +72,7 @@ MUTANTS = (
         "mechanism/ledger.py",
         "if ledger.limit is not None:",
         "if limit is not None:",
-        (_LEDGER,),
+        ("mechanism/test_ledger.py::test_a_data_set_budget_is_kept_by_every_later_opening",),
     ),
     Mutant(
         "charge not synced",
@@ -74,7 +80,7 @@ MUTANTS = (
         "mechanism/ledger.py",
         "        file.sync()\n",
         "",
-        (_LEDGER,),
+        ("mechanism/test_ledger.py::test_each_charge_is_synced_before_it_returns",),
     ),
     Mutant(
         "torn line not charged",
@@ -82,7 +88,10 @@ MUTANTS = (
         "mechanism/ledger_format.py",
         "return [[of, self.declarations[of].most] for of in self.current.values()]",
         "return []",
-        (_LEDGER,),
+        (
+            "mechanism/test_ledger.py::test_cut_at_any_byte_it_never_counts_too_little",
+            "mechanism/test_ledger.py::test_a_torn_line_costs_the_most_it_can_have_cost",
+        ),
     ),
     Mutant(
         "checksums not compared",
@@ -90,7 +99,10 @@ MUTANTS = (
         "mechanism/ledger_format.py",
         "if tail[9:25].decode() != _digest(previous, body):",
         "if False:",
-        (_LEDGER,),
+        (
+            "mechanism/test_ledger.py::test_a_flipped_bit_is_refused_with_its_line_or_counted_as_torn",
+            "mechanism/test_ledger.py::test_damage_is_refused_with_the_line_and_the_reason",
+        ),
     ),
     Mutant(
         "two writers of a ledger",
@@ -98,7 +110,10 @@ MUTANTS = (
         "mechanism/ledger_file.py",
         "            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
         "            pass\n",
-        (_LEDGER,),
+        (
+            "mechanism/test_ledger.py::test_a_second_opening_in_the_same_process_is_locked_out",
+            "mechanism/test_ledger.py::test_a_second_process_is_locked_out_and_told_by_whom",
+        ),
     ),
     Mutant(
         "lost tail not noticed",
@@ -106,7 +121,7 @@ MUTANTS = (
         "mechanism/ledger.py",
         "if count > have:",
         "if False:",
-        (_LEDGER,),
+        ("mechanism/test_ledger.py::test_a_checkpoints_position_finds_a_lost_tail",),
     ),
     Mutant(
         "noise used with other inputs",
@@ -114,7 +129,7 @@ MUTANTS = (
         "mechanism/ledger.py",
         "if used is None or used == (digest, key):",
         "if True:",
-        (_LEDGER,),
+        ("mechanism/test_ledger.py::test_used_noise_with_anything_else_is_refused",),
     ),
     Mutant(
         "seed shared between runs",
@@ -122,7 +137,7 @@ MUTANTS = (
         "training/run_identity.py",
         "    if others:\n",
         "    if False:\n",
-        ("training/test_accounting.py",),
+        ("training/test_accounting.py::test_a_seed_serves_one_run_on_a_ledger",),
     ),
     Mutant(
         "noise of a seed shared between settings",
@@ -130,7 +145,7 @@ MUTANTS = (
         "training/session.py",
         'context = f"run {begun.run} attempt {attempt}"',
         'context = f"attempt {attempt}"',
-        ("training/test_accounting.py",),
+        ("training/test_accounting.py::test_runs_of_one_seed_and_other_settings_share_no_noise",),
     ),
     Mutant(
         "digest of values without a key",
@@ -138,7 +153,9 @@ MUTANTS = (
         "training/run_identity.py",
         "hmac.new(key, digestmod=hashlib.sha256)",
         'hmac.new(b"", digestmod=hashlib.sha256)',
-        ("training/test_run_identity.py",),
+        (
+            "training/test_run_identity.py::test_the_digest_of_inputs_knows_everything_that_decides_an_answer",
+        ),
     ),
     Mutant(
         "seed in the run's id",
@@ -154,7 +171,7 @@ MUTANTS = (
         "training/run_identity.py",
         "if charged.get(lines.canonical(release.to_dict()), 0) < count:",
         "if False:",
-        ("training/test_moments.py",),
+        ("training/test_moments.py::test_a_ledger_without_the_earlier_charge_is_refused",),
     ),
     Mutant(
         "lost steps not stated",
@@ -162,7 +179,10 @@ MUTANTS = (
         "training/private.py",
         "return max(self._charges.count, self.steps_done)",
         "return self.made",
-        ("training/test_keeping.py", "training/test_accounting.py"),
+        (
+            "training/test_keeping.py::test_without_a_ledger_the_step_in_flight_counts",
+            "training/test_accounting.py::test_epsilon_counts_what_the_ledger_has_and_not_less",
+        ),
     ),
     Mutant(
         "statement without what came before",
@@ -170,7 +190,10 @@ MUTANTS = (
         "mechanism/calibration.py",
         "return [*_once(self.before), (self.release, steps)]",
         "return [(self.release, steps)]",
-        ("training/test_moments.py",),
+        (
+            "training/test_moments.py::test_the_two_releases_of_a_run_are_both_counted",
+            "training/test_moments.py::test_the_statement_has_it",
+        ),
     ),
     Mutant(
         "seeded run stated as secure",
@@ -178,7 +201,7 @@ MUTANTS = (
         "training/private.py",
         "seeded=self.seeded,\n            isolation",
         "seeded=False,\n            isolation",
-        ("training/test_private.py",),
+        ("training/test_private.py::TestTheStatement::test_says_that_a_seed_was_used",),
     ),
     Mutant(
         "statement of one step fewer",
@@ -194,7 +217,7 @@ MUTANTS = (
         "experiments/verification/charges.py",
         "if found == stated or math.isclose(found, stated, rel_tol=_SAME):",
         "if True:",
-        ("experiments/verification/test_verifying.py",),
+        ("experiments/verification/test_verifying.py::test_an_understated_epsilon",),
     ),
     Mutant(
         "verification of any charges",
@@ -202,6 +225,9 @@ MUTANTS = (
         "experiments/verification/charges.py",
         "if release == plan.release:",
         "if True:",
-        ("experiments/verification/test_verifying.py",),
+        (
+            "experiments/verification/test_verifying.py::test_other_settings_than_those_of_the_run",
+            "experiments/verification/test_verifying.py::test_a_charge_that_the_recipe_does_not_ask_for",
+        ),
     ),
 )
