@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from plumbline import cli
-from plumbline.experiments import Recipe, RunSpec, run, running
+from plumbline.experiments import Recipe, RunSpec, run
 from plumbline.experiments.files import read_rows
 from plumbline.experiments.verification import CONTRADICTED, verify
 from plumbline.mechanism.ledger import Ledger
+from plumbline.training import keeping
 from tests.cli.calling import people, small_recipe
 from tests.training.test_kill import DiskCalls
 
@@ -27,7 +28,7 @@ STEPS = 8
 CALLS = 90  # to the disk, at most, in a life
 RECIPE = ["train", "small.toml", "--method", "DPSGD"]
 OWN = ["train", "--data", "people.csv", "--target", "income", "--method", "dpsgd", "--epochs", "2"]
-OWN += ["--batch", "80"]
+OWN += ["--batch", "80", "--accept-loss"]
 
 
 def life(arguments: list[str], before: Callable[[], object], lines: int | None) -> bool:
@@ -120,7 +121,8 @@ def test_killed_at_random(
 ) -> None:
     chance = random.Random(f"{kind} {kills}")
     # A checkpoint after every step, so that there is much to interrupt.
-    monkeypatch.setattr(running, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_SHARE", 0)
     done = number = 0
     while done < kills:
         number += 1
@@ -134,4 +136,6 @@ def test_killed_at_random(
         ends = list(folder.glob("runs/**/result.json"))
         assert len(ends) == 1
         finished(ends[0].parent, whole if kind == "a recipe" else None)
+        made = json.loads(ends[0].read_text())["steps"]
+        assert made >= STEPS - (0 if kind == "a recipe" else done)
     assert done == kills

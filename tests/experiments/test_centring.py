@@ -21,6 +21,7 @@ from plumbline.mechanism import accountant
 from plumbline.mechanism.ledger import Ledger
 from plumbline.models import MODELS
 from plumbline.models.scattering_heads import Centre
+from plumbline.training import keeping
 from plumbline.training.moments import mean_release
 from tests.experiments.small import recipe, spec
 
@@ -106,7 +107,8 @@ def test_a_run_that_goes_on_does_not_ask_again(
         if step == 5:
             raise Stopped
 
-    monkeypatch.setattr(running_module, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_SHARE", 0)
     with pytest.raises(Stopped):
         run(one, tmp_path / "stopped", stop)
     monkeypatch.setattr(running_module, "centre", None)  # who asks now fails

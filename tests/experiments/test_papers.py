@@ -4,12 +4,15 @@ import functools
 from typing import Any
 
 import pytest
+import torch
 
 from plumbline import data
 from plumbline.data.files import DataError
-from plumbline.experiments import recipes
+from plumbline.experiments import RunSpec, recipes
+from plumbline.experiments.loading import load_data
 from plumbline.experiments.papers import PublishedFile, merged, names, read
 from plumbline.experiments.recipe import Recipe, RecipeError
+from plumbline.experiments.running import started
 from plumbline.experiments.studies import STUDIES
 from plumbline.experiments.studies.benchmark import BenchmarkPart
 
@@ -143,3 +146,23 @@ def test_the_tables_of_paper_004_are_complete(name: str) -> None:
             assert row.values[f"privacy cost / {group}"] == pytest.approx(lost, abs=0.21)
             more = row.values[f"loss / {group}"] - base[f"loss / {group}"]
             assert row.values[f"excessive risk / {group}"] == pytest.approx(more, abs=0.021)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_run_of_a_recipe_takes_its_first_steps(name: str) -> None:
+    """On the real data, with its network and its methods, at the quick size."""
+    plan, _ = read(name)
+    recipe = recipe_of(plan.at("quick"))
+    if recipe is None:
+        return
+    for method in recipe.methods:
+        spec = RunSpec(recipe, method, recipe.seeds[0])
+        private = started(spec, load_data(spec))
+        for batch in private:
+            private.step(batch)
+            if private.steps_done == 2:
+                break
+        private.close()
+        assert private.made == 2
+        assert all(torch.isfinite(one).all() for one in private.parameters().values())

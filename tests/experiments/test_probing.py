@@ -11,10 +11,11 @@ import torch
 
 from plumbline.diagnostics import DIAGNOSTICS as NAMED
 from plumbline.diagnostics import NOT_COVERED, Probe
-from plumbline.experiments import RunSpec, run, running
+from plumbline.experiments import RunSpec, run
 from plumbline.experiments.files import read_rows
 from plumbline.experiments.probing import DIAGNOSTICS, FINAL_FILE, START, probe_of
 from plumbline.experiments.recipe import ProbePart, RecipeError
+from plumbline.training import keeping
 from tests.experiments.small import recipe
 
 CHEAP = {"every": 4, "records": 48, "measure": ["bias", "norms"]}
@@ -101,7 +102,8 @@ def test_a_resumed_run_has_every_reading_once(
 ) -> None:
     both = CHEAP | {"measure": ["bias", "norms", "interpolation"]}
     whole = run(spec(both), tmp_path / "whole")
-    monkeypatch.setattr(running, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_SHARE", 0)
 
     def stop(step: int, steps: int) -> None:
         if step == 9:

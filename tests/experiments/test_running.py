@@ -13,6 +13,7 @@ from plumbline import Ledger
 from plumbline.experiments import RunResult, run, running
 from plumbline.experiments.run_result import read_result
 from plumbline.fairness import GroupReport
+from plumbline.training import keeping
 from plumbline.training.fitting import StepInfo
 from tests.experiments.small import spec
 from tests.training.ranks import in_ranks, values
@@ -92,7 +93,8 @@ def test_an_interrupted_run_goes_on_to_the_same_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(spec(method=2), tmp_path / "whole")
-    monkeypatch.setattr(running, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_SHARE", 0)
 
     def stop(step: int, steps: int) -> None:
         if step == 7:
@@ -115,7 +117,8 @@ def test_two_processes_make_one_run(tmp_path: Path) -> None:
     """Interrupted after six steps, saved once in between, and made to the end by one process."""
 
     def begin(rank: int) -> int:
-        running._SAVE_SECONDS = 0.0 if rank == 0 else 1e9  # rank 0's clock decides
+        keeping._SECONDS = 0.0 if rank == 0 else 1e9  # rank 0's clock decides
+        keeping._SHARE = 0
         run(spec(), tmp_path, on_progress=_interrupt_at(6))  # only rank 0 tells
         return rank
 
@@ -142,3 +145,26 @@ def _interrupt_at(last: int) -> Callable[[int, int], None]:
             raise KeyboardInterrupt
 
     return on_progress
+
+
+def test_a_run_that_has_lost_many_steps_asks_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten steps, those from the fourth on are charged ahead, and lost with the machine."""
+    secure = spec()
+    monkeypatch.setattr(type(secure), "random_seed", None)
+    with pytest.raises(KeyboardInterrupt):
+        run(secure, tmp_path, _interrupt_at(3))
+    folder = tmp_path / secure.folder
+    with Ledger.open(folder / "ledger") as ledger:
+        (name,) = ledger.runs()
+        release = ledger.entries()[0][0]
+        ledger.charge(release, run=name, step=3, count=4)
+    before = (folder / "ledger").read_bytes()
+    with pytest.raises(running.StepsLost, match=r"lost 4 of its 10 steps.*--accept-loss"):
+        run(secure, tmp_path)
+    assert (folder / "ledger").read_bytes() == before
+    done = run(secure, tmp_path, accept_loss=True)
+    assert done.steps == 6
+    assert "4 of the 10 planned steps were charged" in " ".join(done.statement.split())
+    assert not list(folder.glob("checkpoint*"))

@@ -22,7 +22,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def written(checkpoint: Path, steps: int = 3, *, private: bool = False) -> Journal:
     """A journal of some steps, of which the last is begun only."""
     made = Journal(checkpoint, private=private)
-    made.clear()
+    made.clear(0)
     for step in range(steps):
         made.begin(step)
         if step < steps - 1:
@@ -45,8 +45,8 @@ def test_no_journal_shows_nothing(checkpoint: Path) -> None:
 
 def test_entries_of_an_earlier_generation_do_not_count(checkpoint: Path) -> None:
     made = written(checkpoint, 9)
-    made.clear()
-    assert read(checkpoint, private=False).begun == 0
+    made.clear(9)
+    assert read(checkpoint, private=False).begun == 9
     made.begin(9)
     found = read(checkpoint, private=False)
     assert (found.begun, found.releases) == (10, [])

@@ -1,6 +1,7 @@
 """A run that goes on finds itself as it was: from its journal, its checkpoint, or what is left."""
 
 import dataclasses
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -13,6 +14,7 @@ import plumbline as pl
 from plumbline import Ledger
 from plumbline.methods import METHODS
 from plumbline.training import journal, keeping
+from plumbline.training.checkpoint_file import CheckpointError
 from plumbline.training.journal import journal_path, read
 from tests.training.runs import BUDGET, RECORDS, STEPS, Run, charged, weights
 
@@ -241,6 +243,48 @@ def test_an_older_checkpoint_put_back_loses_steps_and_repeats_none(
         assert (resumed.steps_done, resumed.made, resumed.lost) == (7, 2, 5)
         again.train(resumed)
         assert charged(tmp_path / "ledger") == STEPS
+
+
+def test_an_older_checkpoint_put_back_gets_nothing_back_that_was_made(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """Nothing is in the journal, since a later checkpoint had all of it."""
+    book = tmp_path / "ledger"
+    ledger = Ledger.open(book, reserve=50)
+    run = Run(settings={"ledger": ledger})
+    private = run.make(checkpoint=checkpoint)
+    old = checkpoint.read_bytes()
+    run.train(private, 7)
+    private.save()
+    at = shutil.copy(book, tmp_path / "as killed")
+    ledger.close()
+    os.replace(at, book)
+    checkpoint.write_bytes(old)
+    with Ledger.open(book, reserve=50) as ledger:
+        resumed = Run(settings={"ledger": ledger}).make(checkpoint=checkpoint)
+        assert (resumed.steps_done, resumed.made, resumed.charged) == (7, 0, 7)
+
+
+def test_a_step_that_cannot_be_marked_is_lost_and_not_asked(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger.open(tmp_path / "ledger") as ledger:
+        run = Run(settings={"ledger": ledger})
+        private = run.train(run.make(checkpoint=checkpoint), 2)
+        before = weights(run.model)
+
+        def full(*_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwritev", full)
+            patch.setattr(private._answering(), "answer", None)  # who asks fails otherwise
+            with pytest.raises(CheckpointError, match="Free some space"):
+                run.train(private, 1)
+        assert torch.equal(weights(run.model), before)
+        run.train(private)
+        assert (private.steps_done, private.made, private.lost) == (STEPS, STEPS - 1, 1)
+    assert charged(tmp_path / "ledger") == STEPS
 
 
 def test_a_checkpoint_takes_the_journals_place_when_it_is_time(

@@ -174,7 +174,8 @@ def lives(
     yield steps_until_killed(lambda report: life(folder, kind, settings, report), None)
 
 
-def check(point: int, name: str, folder: Path, ends: dict[str, End]) -> None:
+def check(point: int, name: str, folder: Path, ends: dict[str, End]) -> tuple[int, int]:
+    """Lives of a run; how often it was killed, and how many steps it lost."""
     kind = KINDS[point % len(KINDS)]
     released: list[int] = []
     kills = 0
@@ -198,7 +199,7 @@ def check(point: int, name: str, folder: Path, ends: dict[str, End]) -> None:
     if name == "repeatable":
         assert set(released) == set(range(STEPS))
         assert torch.equal(end, ends[kind].weights)
-        return
+        return kills, 0
     made = {step for entry in diary for step in entry["steps"]}
     lost = diary[-1]["lost"]
     assert len(made) == diary[-1]["made"] == STEPS - lost
@@ -207,6 +208,7 @@ def check(point: int, name: str, folder: Path, ends: dict[str, End]) -> None:
     assert lost <= kills
     if name == "seeded":
         assert torch.equal(end, leaving_out(set(range(STEPS)) - made, kind))
+    return kills, lost
 
 
 def leaving_out(lost: set[int], kind: str) -> torch.Tensor:
@@ -246,9 +248,17 @@ def test_a_killed_run_loses_a_step_a_kill_and_never_counts_less_than_it_released
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(SETTINGS))
-@pytest.mark.parametrize("point", range(20, 220))
-def test_many_kills(name: str, point: int, tmp_path: Path, ends: dict[str, End]) -> None:
-    check(point, name, tmp_path, ends)
+def test_two_hundred_kills(
+    name: str, tmp_path: Path, ends: dict[str, End], capsys: pytest.CaptureFixture[str]
+) -> None:
+    kills = lost = runs = 0
+    while kills < 200:
+        folder = tmp_path / str(runs)
+        folder.mkdir()
+        more = check(20 + runs, name, folder, ends)
+        kills, lost, runs = kills + more[0], lost + more[1], runs + 1
+    with capsys.disabled():
+        print(f"\n{name}: {runs} runs, {kills} kills, {lost} of {runs * STEPS} steps lost")
 
 
 def test_kills_by_the_disk_hit(tmp_path: Path, ends: dict[str, End]) -> None:

@@ -27,7 +27,7 @@ from plumbline.auditing.neighbours import Neighbourhood, TokenNetwork, all_kinds
 from plumbline.auditing.tracing import (
     NeighbourWorld,
     NoisyAnswers,
-    Trace,
+    StepTrace,
     Values,
     flat,
     traced_step,
@@ -166,7 +166,7 @@ def _confirm(world: NeighbourWorld, method: Method) -> None:
     world.data = data
 
 
-def _every_batch(world: NeighbourWorld, method: Method, seed: int) -> Iterator[list[Trace]]:
+def _every_batch(world: NeighbourWorld, method: Method, seed: int) -> Iterator[list[StepTrace]]:
     """The traces of all batches, for each step that is compared."""
     draw = torch.Generator().manual_seed(seed)
     everybody = torch.arange(world.data.records)
@@ -181,7 +181,7 @@ def _every_batch(world: NeighbourWorld, method: Method, seed: int) -> Iterator[l
         with torch.no_grad():
             for name, parameter in world.parameters().items():
                 parameter.sub_(0.1 * update[name].clamp(-1, 1))
-    seen: list[list[Trace]] = [[] for _ in starts]
+    seen: list[list[StepTrace]] = [[] for _ in starts]
     for batch in world.data.batches:
         method = copy.deepcopy(starts[first][0])
         world.batch = batch
@@ -196,7 +196,7 @@ def _every_batch(world: NeighbourWorld, method: Method, seed: int) -> Iterator[l
 
 
 def _compare(
-    traces: list[Trace], declared: list[tuple[str, float]], data: Neighbourhood, found: Contract
+    traces: list[StepTrace], declared: list[tuple[str, float]], data: Neighbourhood, found: Contract
 ) -> None:
     found.broken = _differs(traces, declared, data)
     if found.broken is not None:
@@ -220,7 +220,7 @@ def _compare(
 
 
 def _differs(
-    traces: list[Trace], declared: list[tuple[str, float]], data: Neighbourhood
+    traces: list[StepTrace], declared: list[tuple[str, float]], data: Neighbourhood
 ) -> str | None:
     """What depends on the records and is not asked, or is not asked as declared."""
     empty = traces[0]

@@ -103,7 +103,7 @@ class NoisyAnswers:
 
 
 @dataclass
-class Trace:
+class StepTrace:
     """What a step asked, ``(name, sensitivity, sigma)``, with what value, and what else it left."""
 
     asked: list[tuple[str, float, float]] = field(default_factory=list)
@@ -117,9 +117,9 @@ def traced_step(
     number: int,
     batch: Tensor,
     answers: Callable[[int, Values, float], Values],
-) -> Trace:
+) -> StepTrace:
     """A step of a method on some of the records, ``batch`` their numbers."""
-    trace = Trace()
+    trace = StepTrace()
     # Who keeps something of every record counts them through: full batches have no gaps.
     units = torch.arange(len(batch)) if method.keeps_records else batch
     owner: Any = world

@@ -111,5 +111,5 @@ def changes(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def _counts(name: str) -> bool:
-    passing = (".tmp", ".PRIVATE", ".PRIVATE.new")
+    passing = (".tmp", ".journal", ".PRIVATE", ".PRIVATE.new")
     return name not in _LEFT_OUT and not name.endswith(passing)

@@ -28,7 +28,7 @@ from plumbline.results import to_json
 
 
 @dataclass(frozen=True)
-class Line:
+class Judged:
     """A published value or claim beside ours.
 
     Attributes:
@@ -67,10 +67,10 @@ class Reproduction:
     measurements: Measurements
 
     @property
-    def values(self) -> list[Line]:
+    def values(self) -> list[Judged]:
         """Published values beside ours."""
         return [
-            Line(
+            Judged(
                 what=f"{row.row} / {metric}",
                 published=value,
                 ours=(ours := self.measurements.paper.get(f"{row.row} / {metric}")),
@@ -88,10 +88,10 @@ class Reproduction:
         return {row.row: row_verdict(row, self.published, self.measurements) for row in rows}
 
     @property
-    def claims(self) -> list[Line]:
+    def claims(self) -> list[Judged]:
         """The paper's claims."""
         claims = self.published.claims
-        return [Line(one.says, claim_verdict(one, self.measurements)) for one in claims]
+        return [Judged(one.says, claim_verdict(one, self.measurements)) for one in claims]
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from plumbline.data import Splits
+from plumbline.diagnostics import Probe
 from plumbline.experiments.centring import centre
 from plumbline.experiments.data_identity import keep_identity
 from plumbline.experiments.files import (
@@ -30,10 +31,11 @@ from plumbline.experiments.files import (
     append_row,
     kept_rows,
     make_folder,
+    read_rows,
     write_json,
 )
 from plumbline.experiments.loading import evaluate_run, load_data
-from plumbline.experiments.probing import probe_of
+from plumbline.experiments.probing import DIAGNOSTICS, probe_of
 from plumbline.experiments.run_result import RunResult, finish, read_result, versions
 from plumbline.experiments.run_spec import RunSpec, budget_of
 from plumbline.mechanism.ledger import Ledger
@@ -128,6 +130,7 @@ def _made(
         log = _Log(private, splits, folder, spec.recipe.log_every, on_progress, board)
         probe = probe_of(spec, private, splits, folder) if spec.recipe.probe else None
         try:
+            _catch_up(private, folder, log, probe)
             private.fit([one for one in (log, probe, board) if one is not None], progress=False)
         finally:
             if board is not None:
@@ -144,7 +147,7 @@ def _made(
             epsilon=private.epsilon(exact=True),
             delta=private.plan.delta,
             noise_multiplier=private.plan.noise_multiplier,
-            steps=private.steps_done,
+            steps=private.made,
             seconds=log.seconds,
             report=report,
             statement=private.statement(),
@@ -163,6 +166,19 @@ def _made(
             result=result.to_json(),
         )
     return result
+
+
+def _catch_up(private: Private, folder: Path, log: _Log, probe: Probe | None) -> None:
+    """Measures what was due when the run was killed right after a step."""
+    step, steps = private.steps_done, private.stop
+    info = StepInfo(step, steps, private.epsilon(), private.plan.delta)
+    measuring: list[tuple[str, int, _Log | Probe]] = [(METRICS, log.every, log)]
+    if probe is not None:
+        measuring.append((DIAGNOSTICS, probe.every, probe))
+    for name, every, one in measuring:
+        due = step > 0 and (step % every == 0 or step == steps)
+        if due and all(row["step"] != step for row in read_rows(folder / name)):
+            one.after_step(private, info)
 
 
 def _share_made(spec: RunSpec, folder: Path) -> None:
@@ -248,7 +264,7 @@ class _Log:
         on_progress: Callable[[int, int], None] | None,
         board: TensorBoard | None,
     ) -> None:
-        self._splits, self._folder, self._every = splits, folder, every
+        self._splits, self._folder, self.every = splits, folder, every
         self._on_progress, self._board = on_progress, board
         rows = kept_rows(folder / METRICS, private.steps_done)
         self._earlier = float(rows[-1]["seconds"]) if rows else 0.0
@@ -263,7 +279,7 @@ class _Log:
         """Reports progress, logs and saves where it is due."""
         if self._on_progress is not None:
             self._on_progress(info.step, info.steps)
-        if info.step % self._every == 0 or info.step == info.steps:
+        if info.step % self.every == 0 or info.step == info.steps:
             self._measured(private, info)
 
     def _measured(self, private: Private, info: StepInfo) -> None:

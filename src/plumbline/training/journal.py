@@ -16,6 +16,7 @@ Where a method keeps state of single records, the journal has it too, and is nam
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import struct
@@ -32,7 +33,7 @@ from plumbline.training.checkpoint_file import PRIVATE_MARK, CheckpointError, in
 from plumbline.training.state_packing import Buffer, packed, unpacked
 
 _MAGIC = b"plumbline journal 1\n"
-_HEAD = struct.Struct("<QQI")  # generation, time, checksum
+_HEAD = struct.Struct("<QQQI")  # generation, steps begun before it, time, checksum
 _ENTRY = struct.Struct("<cQQQQI")  # kind, generation, step, time, length of what follows, checksum
 _MARK, _RELEASE = b"m", b"r"
 _AT_ONCE = 1_000_000_000  # ns by which a file's last change may follow the time of its last entry
@@ -110,10 +111,14 @@ class Journal:
             ) from None
         self._add(_RELEASE, step, pieces)
 
-    def clear(self) -> None:
-        """Begins again, once a checkpoint has what was written so far."""
+    def clear(self, begun: int) -> None:
+        """Begins again, once a checkpoint has what was written so far.
+
+        Args:
+            begun: How many steps were begun; an older checkpoint, put back, would not know.
+        """
         self._generation = secrets.randbits(64)
-        fields = self._generation, time.time_ns()
+        fields = self._generation, begun, time.time_ns()
         head = _HEAD.pack(*fields, zlib.crc32(_HEAD.pack(*fields, 0)))
         self._end = 0
         self._write([self._head, head])
@@ -160,11 +165,11 @@ def _read(path: Path, head: bytes) -> Found:
         )
     at = len(head) + _HEAD.size
     if len(data) < at:  # killed as the file was made
-        return Found(evidence=_evidence(status))
-    generation, written, checksum = _HEAD.unpack(data[len(head) : at])
-    if checksum != zlib.crc32(_HEAD.pack(generation, written, 0)):
         return Found()
-    begun, releases = 0, []
+    generation, begun, written, checksum = _HEAD.unpack(data[len(head) : at])
+    if checksum != zlib.crc32(_HEAD.pack(generation, begun, written, 0)):
+        return Found()
+    releases = []
     for kind, step, when, content in _entries(data[at:], generation):
         begun, written = max(begun, step + 1), when
         if kind == _RELEASE:
@@ -200,7 +205,11 @@ def _rest(pieces: list[Buffer], written: int) -> list[Buffer]:
 
 def _evidence(status: os.stat_result) -> str | None:
     boot = _boot()
-    return None if boot is None else f"{boot}/{status.st_dev}/{status.st_ino}"
+    if boot is None:
+        return None
+    # A digest: the ledger, which names it, may be published.
+    known = f"{boot} {status.st_dev} {status.st_ino}"
+    return hashlib.sha256(known.encode()).hexdigest()[:32]
 
 
 def _boot() -> str | None:

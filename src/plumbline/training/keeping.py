@@ -89,19 +89,19 @@ class Keeper:
             private.save(self.path)
 
     @contextmanager
-    def saving(self, path: Path) -> Iterator[None]:
+    def saving(self, path: Path, steps_done: int) -> Iterator[None]:
         """Around the writing of a checkpoint, which takes the journal's place."""
         started = time.monotonic()
         yield
         if path == self.path:
-            self.begin_anew()
+            self.begin_anew(steps_done)
             self._saved = time.monotonic()
             self._took = self._saved - started
 
-    def begin_anew(self) -> None:
+    def begin_anew(self, steps_done: int) -> None:
         """Forgets what the journal holds, since the checkpoint has all of it."""
         if self._journal is not None:
-            self._journal.clear()
+            self._journal.clear(steps_done)
 
     def _is_due(self) -> bool:
         passed = time.monotonic() - self._saved

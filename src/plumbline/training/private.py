@@ -273,7 +273,7 @@ class Private:
                 "There is no file to save to: give a path, or make_private(..., checkpoint=path)."
             )
         path = Path(path)
-        with self.keeper.saving(path):
+        with self.keeper.saving(path, self.steps_done):
             save(self, path)
 
     def check_state(self) -> None:
@@ -482,10 +482,10 @@ class Private:
         if len(self.plan.release.queries) > 1:
             beside = [self.parameters(), self.method.state_dict()]
         self._charges.charge(step, query, *beside)
-        self.keeper.begin(step)
         # From here on the step is spent: should it fail, its batch and noise are not used again.
         self.steps_done = step + 1
         self._sampler.step = self.steps_done
+        self.keeper.begin(step)
 
     def _answering(self) -> Answers:
         if self._answers is None:

@@ -93,7 +93,7 @@ def start(setup: Setup, ranks: Ranks | None = None) -> Private:
             if begun > saved or stored["ranks"] != ranks.count:
                 private.save(path)
             else:
-                private.keeper.begin_anew()
+                private.keeper.begin_anew(private.steps_done)
         return private
 
 

@@ -20,6 +20,7 @@ from plumbline.experiments.verification import (
 )
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.rounding import rounded_up
+from plumbline.training import keeping
 
 Copied = Callable[[], Path]
 
@@ -175,7 +176,8 @@ def test_a_noise_that_was_calibrated(copied: Copied) -> None:
 
 
 def test_an_unfinished_run(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_SECONDS", 0.0)
+    monkeypatch.setattr(keeping, "_SHARE", 0)
     spec = run_spec.read_spec(finished)
 
     def stop(step: int, steps: int) -> None:
