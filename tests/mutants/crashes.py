@@ -59,16 +59,16 @@ MUTANTS = (
         "refund by a copied folder",
         "the original run and its copy are both given the same steps",
         "training/journal.py",
-        'f"{boot}/{status.st_dev}/{status.st_ino}"',
-        "boot",
+        "{status.st_dev} {status.st_ino}",
+        "",
         ("training/test_keeping.py::test_a_copied_folder_gets_nothing_back",),
     ),
     Mutant(
         "refund after a power cut",
         "marks that were not synced are lost, and their steps given back",
         "training/journal.py",
-        'f"{boot}/{status.st_dev}/{status.st_ino}"',
-        'f"{status.st_dev}/{status.st_ino}"',
+        "{boot} {status.st_dev}",
+        "{status.st_dev}",
         ("training/test_journal.py::test_after_the_machine_was_started_anew_it_is_no_evidence",),
     ),
     Mutant(
@@ -90,6 +90,17 @@ MUTANTS = (
         "        written = when\n        if kind == _RELEASE:\n"
         "            begun = max(begun, step + 1)\n",
         ("training/test_journal.py::test_what_was_written_is_found",),
+    ),
+    Mutant(
+        "journal that forgets what was begun before it",
+        "an older checkpoint that is put back is refunded steps that were made",
+        "training/journal.py",
+        "fields = self._generation, begun, time.time_ns()",
+        "fields = self._generation, 0, time.time_ns()",
+        (
+            "training/test_keeping.py"
+            "::test_an_older_checkpoint_put_back_gets_nothing_back_that_was_made",
+        ),
     ),
     Mutant(
         "number of a lost step used again",

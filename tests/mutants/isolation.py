@@ -107,7 +107,10 @@ MUTANTS = (
         "gradients/record_mode.py",
         "            _refuse_opaque(func, (*args, *kwargs.values()))\n",
         "",
-        ("gradients/test_one_record.py::TestCustomFunctions",),
+        (
+            "gradients/test_one_record.py::TestCustomFunctions"
+            "::test_a_function_that_hides_its_code_is_refused",
+        ),
     ),
     Mutant(
         "companions normalised with all records",
