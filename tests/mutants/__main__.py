@@ -95,7 +95,7 @@ def plant(mutants: Sequence[Mutant], jobs: int) -> dict[Mutant, Outcome]:
             raise ValueError(f"the tests do not pass without a bug.\n{ran.output[-3000:]}")
         for mutant, ran in zip(mutants, all_run(planted, jobs), strict=True):
             outcome = outcomes[mutant] = _judged(ran)
-            print(f"{outcome.verdict:<7} {mutant.name:<50} {ran.seconds:4.0f} s  {outcome.words}")
+            print(_line(mutant, outcome, ran), flush=True)
     return outcomes
 
 
@@ -105,6 +105,10 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (2)")
     parser.add_argument("--list", action="store_true", help="show all bugs and plant none")
     return parser.parse_args(arguments)
+
+
+def _line(mutant: Mutant, outcome: Outcome, ran: Ran) -> str:
+    return f"{outcome.verdict:<7} {mutant.name:<50} {ran.seconds:4.0f} s  {outcome.words}"
 
 
 def _planted(mutant: Mutant, clean: Path, folder: Path) -> Tests:

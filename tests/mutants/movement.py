@@ -110,7 +110,7 @@ MUTANTS = (
         "methods/base.py",
         'drawn = batch.draws("buckets").integers(buckets)',
         'drawn = torch.arange(len(batch.draws("buckets"))) % buckets',
-        (f"{_CONTRACT}[Averaged]",),
+        ("training/test_batches.py::test_a_records_bucket_does_not_depend_on_the_others",),
     ),
     Mutant(
         "records beyond the bound are kept",

@@ -65,3 +65,21 @@ def test_a_single_record_is_never_run_by_itself(
     found = gradients(make(), [0])
     assert seen == [2 * rows]
     assert all(len(value) == 1 for value in found.values())
+
+
+def buckets(private: pl.Private, records: list[int]) -> dict[int, int]:
+    """Each record's bucket in a step on these records."""
+    units = torch.tensor(records)
+    batch: Any = private.method._bucketed(batches.PrivateBatch(0, units, units, private))
+    return dict(zip(batch.indices.tolist(), batch.unit_ids[batch._unit].tolist(), strict=True))
+
+
+def test_a_records_bucket_does_not_depend_on_the_others() -> None:
+    """One record less would move all others, and the sum by many times what is declared."""
+    private = small.private(method=pl.methods.averaged(size=2))
+    everybody = list(range(20))
+    whole = buckets(private, everybody)
+    assert len(set(whole.values())) > 2
+    for one in everybody:
+        others = [record for record in everybody if record != one]
+        assert buckets(private, others) == {record: whole[record] for record in others}
