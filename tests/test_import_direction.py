@@ -15,8 +15,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 
 # These know nothing of the others.
 # fmt: off
-SHARED = {"checks", "durable", "formats", "record_random", "registry", "results", "spaces", "state",
-          "transformer_masks", "without_trace"}
+SHARED = {"checks", "durable", "formats", "record_errors", "record_random", "registry", "results",
+          "spaces", "state", "transformer_masks", "without_trace"}
 # fmt: on
 STAGES = {"sampling", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
 CORE = STAGES | {"training", "methods", "augmentations"}
@@ -26,7 +26,10 @@ EVERYTHING = DOOR | BESIDE | {"experiments", "report"}
 
 ALLOWED: dict[str, set[str]] = {
     # the stages of a step
-    "gradients": {"record_random"},  # what is random in a model belongs to a record
+    "gradients": {
+        "record_errors",
+        "record_random",
+    },  # what is random in a model belongs to a record
     "mechanism": {"results"},  # the statement for programs names infinity as all JSON does
     "sampling": {"mechanism"},  # a sampler emits the event that is accounted
     "clipping": {"mechanism"} | SHARED,  # a strategy may ask questions of its own, such as counts
@@ -38,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "checks": set(),
     "durable": set(),
     "formats": set(),
+    "record_errors": set(),
     "record_random": set(),
     "registry": set(),
     "spaces": set(),
@@ -48,7 +52,12 @@ ALLOWED: dict[str, set[str]] = {
     "augmentations": {"checks", "record_random"},
     "objectives": {"registry"},  # losses and optimizers by name
     # beside it
-    "data": {"checks", "registry"},
+    "data": {
+        "checks",
+        "record_errors",
+        "record_random",
+        "registry",
+    },  # a coin for each row
     "models": {"checks", "registry", "transformer_masks", "without_trace"},
     "fairness": {"checks", "results"},
     "diagnostics": CORE,  # one probe, through the run's method
@@ -116,7 +125,7 @@ def test_imports_point_one_way() -> None:
 
 
 def test_the_table_is_the_design() -> None:
-    assert ALLOWED["gradients"] == {"record_random"}
+    assert ALLOWED["gradients"] == {"record_errors", "record_random"}
     assert not ALLOWED["clipping"] & {"models", "gradients", "evaluation"}
     assert "gradients" not in ALLOWED["mechanism"]
     users = {package for package, allowed in ALLOWED.items() if "diagnostics" in allowed}

@@ -1,8 +1,12 @@
+import random
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from plumbline.record_random import Draws, _mixed
+from plumbline.record_random import Draws, _mixed, own_generators
 
 ROWS, LENGTH = 400, 500
 KEYS = ["", "seed 0, step 1, views", "ключ"]
@@ -269,3 +273,37 @@ def test_some_rows_go_on_where_all_are() -> None:
     part = some.rows(slice(1, 3))
     assert len(part) == 2
     assert torch.equal(part.uniform(3), draws.uniform(3)[1:3])
+
+
+FRESH: dict[str, Callable[[], float]] = {
+    "NumPy's": lambda: float(np.random.default_rng().random()),
+    "NumPy's older": lambda: np.random.RandomState().rand(),
+    "a bit generator": lambda: float(np.random.PCG64().random_raw()),
+    "Python's": lambda: random.Random().random(),
+    "Python's, seeded again": lambda: _again().random(),
+}
+
+
+def _again() -> random.Random:
+    generator = random.Random(3)
+    generator.seed()
+    return generator
+
+
+@pytest.mark.parametrize("draw", FRESH.values(), ids=FRESH.keys())
+def test_fresh_generators_are_the_records_own(draw: Callable[[], float]) -> None:
+    def drawn(number: int) -> list[float]:
+        with own_generators("key", number):
+            return [draw(), draw()]
+
+    assert drawn(1) == drawn(1)
+    assert len({*drawn(1), *drawn(2)}) == 4
+    assert draw() != draw(), "afterwards they take the system's entropy again"
+
+
+def test_seeded_generators_are_as_ever() -> None:
+    seeds = (lambda: np.random.default_rng(3).random(), lambda: random.Random(3).random())
+    for draw in seeds:
+        before = draw()
+        with own_generators("key"):
+            assert draw() == before

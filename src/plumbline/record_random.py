@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.random import bit_generator
 from torch import Tensor
 
 Row = TypeVar("Row")
@@ -110,10 +111,29 @@ class Draws:
 
 @contextmanager
 def own_generators(key: str, number: int = 0) -> Iterator[None]:
-    """The global generators are what belongs to this key and record, and are put back."""
+    """The global generators are what belongs to this key and record, and are put back.
+
+    Generators that are made meanwhile without a seed (``np.random.default_rng()``,
+    ``random.Random()``) start from them, instead of the system's entropy.
+    """
     with kept_generators():
         set_generators(key, number)
-        yield
+        entropy, _NUMPY.randbits = _NUMPY.randbits, random.getrandbits
+        seed, random.Random.seed = random.Random.seed, _seed  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            _NUMPY.randbits = entropy
+            random.Random.seed = seed  # type: ignore[method-assign]
+
+
+def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+    """``random.Random.seed``, by the global generator instead of the system's entropy."""
+    _SEED(self, random.getrandbits(64) if a is None else a, version)
+
+
+_SEED = random.Random.seed
+_NUMPY: Any = bit_generator
 
 
 def one_by_one(read: Callable[[int], Row], numbers: Iterable[int], key: str) -> list[Row]:

@@ -87,7 +87,7 @@ def test_a_selection_that_epsilon_covers(call: Called, tmp_path: Path) -> None:
 
 def test_a_method_is_diagnosed(call: Called, tmp_path: Path) -> None:
     recipe = small_recipe(tmp_path, steps=20)
-    assert call("diagnose", recipe, "--method", "dpsgd", "--records", "32") == 0
+    assert call("diagnose", recipe, "--method", "dpsgd", "--probed", "32") == 0
     assert "not covered by epsilon" in call.out.splitlines()[1]
     assert "relative" in call.out
     assert "The bias of clipping is" in call.out

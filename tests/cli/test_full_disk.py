@@ -53,7 +53,7 @@ def test_a_folder_that_is_read_only(call: Called, tmp_path: Path, small_disk: Sm
     out = str(small_disk.path / "runs")
     for arguments in (
         ["train", "small.toml", "--method", "DPSGD", "--out", out],
-        ["train", "--data", "people.csv", "--target", "income", "--out", out],
+        ["train", "--from-data", "--data", "people.csv", "--target", "income", "--out", out],
     ):
         assert call(*arguments) == 1
         assert "Read-only file system" in call.err
@@ -65,7 +65,7 @@ def test_a_run_on_a_table_of_ones_own(call: Called, tmp_path: Path, small_disk: 
     people(tmp_path / "people.csv")
     small_disk.resize(9)
     out = str(small_disk.path / "run")
-    arguments = ["train", "--data", "people.csv", "--target", "income", "--out", out]
+    arguments = ["train", "--from-data", "--data", "people.csv", "--target", "income", "--out", out]
     arguments += ["--epochs", "2", "--batch", "100", "--method", "dpsgd"]
     assert call(*arguments) == 1
     assert "No space left on device" in call.err

@@ -76,7 +76,16 @@ def goes_on(folder: Path, arguments: list[str]) -> str:
 
 def test_train(tmp_path: Path) -> None:
     people(tmp_path / "people.csv", 2000)
-    arguments = ["train", "--data", "people.csv", "--target", "income", "--epochs", "80"]
+    arguments = [
+        "train",
+        "--from-data",
+        "--data",
+        "people.csv",
+        "--target",
+        "income",
+        "--epochs",
+        "80",
+    ]
     arguments += ["--batch", "400", "--out", "run", "--method", "dpsgd"]
     said = interrupted(tmp_path, arguments)
     assert "is saved in run" in said

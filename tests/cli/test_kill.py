@@ -27,7 +27,18 @@ from tests.training.test_kill import DiskCalls
 STEPS = 8
 CALLS = 90  # to the disk, at most, in a life
 RECIPE = ["train", "small.toml", "--method", "DPSGD"]
-OWN = ["train", "--data", "people.csv", "--target", "income", "--method", "dpsgd", "--epochs", "2"]
+OWN = [
+    "train",
+    "--from-data",
+    "--data",
+    "people.csv",
+    "--target",
+    "income",
+    "--method",
+    "dpsgd",
+    "--epochs",
+    "2",
+]
 OWN += ["--batch", "80", "--accept-loss"]
 
 

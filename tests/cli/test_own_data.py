@@ -9,7 +9,16 @@ from tests.cli.calling import Called
 from tests.instruments.people import patients
 
 QUICK = ["--epochs", "1", "--batch", "60"]
-TABLE = ["--data", "patients.csv", "--target", "readmitted", "--sensitive", "sex", *QUICK]
+TABLE = [
+    "--from-data",
+    "--data",
+    "patients.csv",
+    "--target",
+    "readmitted",
+    "--sensitive",
+    "sex",
+    *QUICK,
+]
 OUTSIDE = ["--data", "outside_parts.tables:our_patients", *QUICK]
 OUTSIDE += ["--model", "outside_parts.networks:small_net", "--loss", "outside_parts.losses:focal"]
 FEW = ["--trials", "1", "--seeds", "1", "--workers", "1"]

@@ -9,8 +9,8 @@ from plumbline.report.reading import read
 from tests.cli.calling import Called, people
 
 RUN = [
-    "train", "--data", "people.csv", "--target", "income", "--sensitive", "sex", "--epochs", "3",
-    "--batch", "80", "--out", "my run",
+    "train", "--from-data", "--data", "people.csv", "--target", "income", "--sensitive", "sex",
+    "--epochs", "3", "--batch", "80", "--out", "my run",
 ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
 from tests.cli.calling import Called, people, small_recipe
 
-RUN = ["train", "--data", "people.csv", "--target", "income", "--sensitive", "sex"]
+RUN = ["train", "--from-data", "--data", "people.csv", "--target", "income", "--sensitive", "sex"]
 SHORT = [*RUN, "--epochs", "3", "--batch", "80", "--seed", "0", "--out", "run"]
 
 
@@ -43,7 +43,7 @@ def test_a_run_leaves_everything_in_its_folder(call: Called, tmp_path: Path) -> 
     assert 7.9 < result["epsilon"] <= 8
     assert result["epsilon"] == pytest.approx(Ledger.read(folder / "ledger").epsilon(1e-4))
     assert set(result["report"]["by_group"]) == {"f", "m"}
-    assert result["model"]["options"] == {"features": 7, "classes": 2, "hidden": 64}
+    assert result["model"]["options"] == {"features": 9, "classes": 2, "hidden": 64}
     assert result["settings"] == {"clip": 0.5}
     model = models.build(result["model"]["name"], **result["model"]["options"])
     model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
@@ -160,7 +160,7 @@ def test_ctrl_c_stops_after_a_step_and_the_same_command_goes_on(
         assert call(*SHORT) == 130
     assert signal.getsignal(signal.SIGINT) is before
     assert "stopped after step 5 of 12, which is saved in run" in call.err
-    assert "plumbline train --data people.csv" in call.err
+    assert "plumbline train --from-data --data people.csv" in call.err
     assert not (run_in() / "result.json").exists()
     assert call(*SHORT) == 0
     assert "Going on with the run in" in call.err
@@ -303,13 +303,13 @@ WORDS = "age,sex,income\n" + "".join(f"{k if k else 'NA'},f,{'ab'[k % 2]}\n" for
         ("", [], "has no rows"),
         ("\x00\xff", [], "people.csv"),
         (BROKEN, [], "Row 2 of people.csv has 2 cells where the header has 3"),
-        (GAPS, [], "--missing drop"),
-        (NANS, [], "name it in missing_values (--missing-value) and leave these rows out"),
+        (GAPS, [], 'missing="drop" or "fill", --missing'),
+        (NANS, [], "holds numbers, but"),
         ("age;sex;income\n1;f;low\n", [], "its separator looks like ';'"),
-        ("age,sex,income\n1,\xfc,low\n", [], "is not UTF-8 (byte 0xfc in line 2)"),
+        ("age,sex,income\n1,\xfc,low\n", [], "is not UTF-8 (line 2)"),
         (NUMBERS, [], "numbers are not predicted"),
         (NAMES, [], "--drop name"),
-        (WORDS, [], "--missing-value 'NA'"),
+        (WORDS, [], "of its cells are none. If they stand for missing values, say so"),
     ],
 )
 def test_what_cannot_work_is_told_before_anything_runs(
@@ -327,8 +327,9 @@ def test_rows_that_lack_a_value_can_be_left_out(call: Called, tmp_path: Path) ->
     (tmp_path / "people.csv").write_text(WORDS)
     more = ["--missing-value", "NA", "--missing", "drop", "--epochs", "1", "--json"]
     assert call(*RUN, *more) == 0
-    assert call.json["model"]["options"]["features"] == 2
-    assert sum(call.json["report"]["sizes"].values()) == 60
+    assert call.json["model"]["options"]["features"] == 3
+    assert sum(call.json["report"]["sizes"].values()) == 62
+    assert call(*RUN, *more[:2], "--missing", "fill", *more[4:]) == 0
 
 
 @pytest.mark.parametrize("options", [[], ["--data", "people.csv"]])

@@ -162,5 +162,5 @@ def test_labels_out_of_range_are_another_file(tmp_path: Path, any_file: None) ->
     written_cifar_100(tmp_path)
     path = tmp_path / "cifar100" / "cifar-100-binary" / "test.bin"
     path.write_bytes(bytes([20]) + path.read_bytes()[1:])
-    with pytest.raises(DataError, match=rf"{path} has labels from 5 to 20 where 0 to 19"):
+    with pytest.raises(DataError, match=rf"{path} has labels outside of 0 to 19"):
         cifar100(folder=tmp_path)

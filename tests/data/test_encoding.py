@@ -15,7 +15,7 @@ def test_one_hot() -> None:
 
 
 def test_an_unknown_value_is_named_with_its_row() -> None:
-    with pytest.raises(DataError, match=r"'letter' has 'x' in row 3, .* 12 values: 'a', .*\.\.\."):
+    with pytest.raises(DataError, match=r"'letter' has a value in row 3 that is none of its 12\."):
         codes(["a", "b", "x", "y"], list("abcdefghijkl"), "letter")
 
 

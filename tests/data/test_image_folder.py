@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:
         image_folder(folder, size=8, classes=("cat",))
     with pytest.raises(DataError, match=r"The image cat/0\.png has no group"):
         image_folder(folder, size=8, sensitive={"dog/0.png": "a"})
-    with pytest.raises(DataError, match=r"'sensitive'.*'b'"):
+    with pytest.raises(DataError, match=r"'sensitive' has a value in row 1"):
         image_folder(folder, size=8, sensitive=lambda name: "b", groups=("a",))
     with pytest.raises(ValueError, match="groups names the values of sensitive"):
         image_folder(folder, size=8, groups=("a",))

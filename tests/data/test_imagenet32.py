@@ -121,7 +121,7 @@ def test_a_damaged_compressed_file_is_named(tmp_path: Path, any_file: None) -> N
         ({"data": np.zeros((2, 3072)), "labels": np.ones(2, int)}, "float64"),
         (
             {"data": np.zeros((2, 3072), np.uint8), "labels": np.array([0, 1])},
-            "labels from -1 to 0 where 0 to 999",
+            "labels outside of 0 to 999",
         ),
         (
             {"data": np.zeros((2, 3072), np.uint8), "labels": np.array([1, None])},

@@ -35,9 +35,9 @@ def test_other_forms_are_converted() -> None:
     assert (splits.name, splits.groups) == ("tensors", ("m", "f"))
     splits = load("outside_parts.tables:two_parts")
     assert (len(splits.train), len(splits.test)) == (60, 20)
-    splits = load("outside_parts.tables:frame", target="ill", sensitive="sex")
+    splits = load("outside_parts.tables:frame", target="ill", sensitive="sex", from_data=True)
     assert (splits.classes, splits.groups) == (("no", "yes"), ("f", "m"))
-    assert splits.features == ("first", "second", "sex=f", "sex=m")
+    assert splits.features == ("first", "second", "sex=f", "sex=m", "sex (other)")
 
 
 @pytest.mark.parametrize(

@@ -92,10 +92,10 @@ def test_it_trains(device: torch.device) -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"classes": "ab"}, "between 0 and 2; with 2 classes .* from 0 to 1"),
+        ({"classes": "ab"}, "y of record 2 is out of range; with 2 classes .* from 0 to 1"),
         (
             {"sensitive_features": ([0, 1, 2], [0, 0]), "groups": "xy"},
-            "between 0 and 2; with 2 groups .* from 0 to 1",
+            "of record . is out of range; with 2 groups .* from 0 to 1",
         ),
         ({"sensitive_features": ([0, 1], [0, 0])}, "'sensitive_features': 2"),
     ],
@@ -200,10 +200,10 @@ def test_a_frame_is_encoded_as_a_table_file_is(tmp_path: Path) -> None:
         tmp_path / "patients.csv",
         target="ill",
         sensitive="sex",
-        categorical=["ward", "smoker"],
+        from_data=True,
         test_fraction=0.34,
     )
-    splits = load(frame(), target="ill", sensitive="sex", test_fraction=0.34)
+    splits = load(frame(), target="ill", sensitive="sex", from_data=True, test_fraction=0.34)
     assert splits.encoding == from_file.encoding
     assert splits.constants == from_file.constants
     for part, other in ((splits.train, from_file.train), (splits.test, from_file.test)):
@@ -214,17 +214,17 @@ def test_a_frame_is_encoded_as_a_table_file_is(tmp_path: Path) -> None:
 
 
 def test_a_frame_with_a_test_frame_and_gaps() -> None:
-    splits = load(frame(), test=frame()[:2], target="ill")
+    splits = load(frame(), test=frame()[:2], target="ill", from_data=True)
     assert (len(splits.train), len(splits.test)) == (6, 2)
     gone = frame()
     gone.loc[3, "age"] = None
-    with pytest.raises(DataError, match="'age' has no value in row 4 of the DataFrame"):
-        load(gone, target="ill")
+    with pytest.raises(DataError, match=r"'age' has no value.* in row 4 of the DataFrame"):
+        load(gone, target="ill", from_data=True)
     gone["sex"] = gone["sex"].astype("string")
     gone.loc[:, "age"] = 1.0
     gone.loc[2, "sex"] = pandas.NA
-    with pytest.raises(DataError, match="'sex' has no value in row 3 of the DataFrame"):
-        load(gone, target="ill")
+    with pytest.raises(DataError, match=r"'sex' has no value.* in row 3 of the DataFrame"):
+        load(gone, target="ill", from_data=True)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_a_frame_with_a_test_frame_and_gaps() -> None:
         (made()[:1], {}, "There are 1 tensors"),
         ((made()[0], made()[0]), {}, r"y has the shape \[40, 2\]"),
         ((made()[0], made()[1] + 0.5), {}, "one whole number per record"),
-        ((made()[0], made()[1] - 1), {}, "y lies between -1 and 1; with 2 classes"),
+        ((made()[0], made()[1] - 1), {}, "y of record . is out of range; with 2 classes"),
         ((made(), made()[:2]), {}, "both must, or neither"),
     ],
 )

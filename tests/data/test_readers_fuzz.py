@@ -78,7 +78,9 @@ def any_checksum(patch: Patch, module: str, *names: str) -> None:
 def a_csv_file(root: Path, patch: Patch) -> Reader:
     rows = [f"{k},{k / 7:.3f},{'ab'[k % 2]},{'xyz'[k % 3]}" for k in range(20)]
     path = saved(root / "my.csv", "\n".join(["age,score,sex,income", *rows]).encode())
-    return Reader(path, lambda: records(table(path, target="income", sensitive="sex")))
+    return Reader(
+        path, lambda: records(table(path, target="income", sensitive="sex", from_data=True))
+    )
 
 
 def a_parquet_file(root: Path, patch: Patch) -> Reader:
@@ -88,7 +90,9 @@ def a_parquet_file(root: Path, patch: Patch) -> Reader:
         pyarrow.table(columns), root / "my.parquet"
     )
     path = root / "my.parquet"
-    return Reader(path, lambda: records(table(path, target="income", sensitive="sex")))
+    return Reader(
+        path, lambda: records(table(path, target="income", sensitive="sex", from_data=True))
+    )
 
 
 def an_idx_file(root: Path, patch: Patch) -> Reader:

@@ -33,13 +33,11 @@ def kept(encoding: TableEncoding | None, path: Path) -> TableEncoding:
 def test_the_file_gives_the_numbers_of_the_training(
     tmp_path: Path, declared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options: dict[str, Any] = {"categorical": ["city"]}
+    options: dict[str, Any] = {"from_data": True}
     if declared:
         options = {
-            "categorical": {"city": ["O", "R"]},
-            "groups": ["m", "f"],
+            "categories": {"city": ["O", "R"], "sex": ["m", "f"], "approved": ["y", "n"]},
             "ranges": {"age": (0, 100), "income": (0.1, 0.7)},
-            "classes": ["y", "n"],
         }
     path = written(tmp_path)
     test = written(tmp_path, [*ROWS[:1], *ROWS[5:9]], "later.csv")
@@ -55,27 +53,29 @@ def test_the_file_gives_the_numbers_of_the_training(
     assert torch.equal(encoding.read(test), splits.test.x)  # type: ignore[arg-type]
 
 
-def test_what_is_not_declared_may_be_new(tmp_path: Path) -> None:
+def test_what_the_encoding_does_not_have(tmp_path: Path) -> None:
     new = written(tmp_path, ["city,age", "X,1000", "R,39"], "new.csv")
-    numeric, names = Numeric("age", 20.0, 39.0), ("O", "R")
-    for only in (False, True):
-        columns = numeric, Categorical("city", names, only)
-        encoding = TableEncoding(target="y", classes=("n", "y"), columns=columns)
-        if only:
-            with pytest.raises(DataError, match=r"'city' has 'X' in row 1 of new\.csv"):
-                encoding.read(new)
-        else:
-            assert encoding.read(new).tolist() == [[1, 0, 0], [1, 0, 1]]
+    columns = Numeric("age", 20.0, 39.0, 30.0), Categorical("city", ("O", "R"))
+    encoding = TableEncoding(target="y", classes=("n", "y"), columns=columns)
+    assert encoding.features == ("age", "city=O", "city=R", "city (other)")
+    assert encoding.read(new).tolist() == [[1, 0, 0, 1], [1, 0, 1, 0]]
 
 
 def test_rows_that_lack_a_value(tmp_path: Path) -> None:
     encoding = TableEncoding(
-        target="y", classes=("n", "y"), columns=(Numeric("age", 0, 2),), missing_values=("", "?")
+        target="y",
+        classes=("n", "y"),
+        columns=(Numeric("age", 0, 2, 1.5),),
+        missing_values=("", "?"),
     )
     new = written(tmp_path, ["note,age", ",1", "a,?", "b,2"], "new.csv")
-    with pytest.raises(DataError, match=r"'age' has no value in row 2 of new\.csv"):
+    with pytest.raises(DataError, match=r"'age' has no value, or none of its kind, in row 2"):
         encoding.read(new)
     assert encoding.read(new, missing="drop").tolist() == [[0], [1]]
+    assert encoding.read(new, missing="fill").tolist() == [[0], [0.5], [1]]
+    words = written(tmp_path, ["age", "old", "1"], "words.csv")
+    assert encoding.read(words, missing="drop").tolist() == [[0]]
+    assert encoding.read(words, missing="fill").tolist() == [[0.5], [0]]
     assert encoding.read(written(tmp_path, ["age", "?"]), missing="drop").shape == (0, 1)
     with pytest.raises(DataError, match="has no column 'age', which the model was trained on"):
         encoding.read(written(tmp_path, ["note", "a"]))
@@ -91,17 +91,17 @@ def test_rows_that_lack_a_value(tmp_path: Path) -> None:
         {"classes": "ny"},
         {"columns": []},
         {"columns": [{"name": "age"}]},
-        {"columns": [{"name": "age", "low": 2, "high": 1}]},
-        {"columns": [{"name": "age", "low": 0, "high": float("inf")}]},
-        {"columns": [{"name": "age", "low": 0, "high": "1"}]},
-        {"columns": [{"name": "city", "categories": [1], "only": False}]},
-        {"columns": [{"name": "city", "categories": ["R"], "only": "some"}]},
+        {"columns": [{"name": "age", "low": 2, "high": 1, "fill": 1}]},
+        {"columns": [{"name": "age", "low": 0, "high": float("inf"), "fill": 1}]},
+        {"columns": [{"name": "age", "low": 0, "high": 1, "fill": float("nan")}]},
+        {"columns": [{"name": "age", "low": 0, "high": "1", "fill": 1}]},
+        {"columns": [{"name": "city", "categories": [1]}]},
         {"missing_values": None},
     ],
     ids=str,
 )
 def test_a_damaged_file_is_refused(tmp_path: Path, damage: dict[str, Any]) -> None:
-    encoding = TableEncoding(target="y", classes=("n", "y"), columns=(Numeric("age", 0, 2),))
+    encoding = TableEncoding(target="y", classes=("n", "y"), columns=(Numeric("age", 0, 2, 1.5),))
     path = tmp_path / "encoding.json"
     path.write_text(json.dumps(encoding.to_json() | damage))
     with pytest.raises(DataError, match=r"encoding\.json is damaged, or of another version"):

@@ -96,11 +96,16 @@ def test_names_declare_groups_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("values", "names", "message"),
     [
+        pytest.param([0, 3], ("a", "b"), r"of record 1 has no name; names has \[0, 1\]", id="name"),
         pytest.param(
-            [0, 3], ("a", "b"), r"has 3, which has no name; names has \[0, 1\]", id="name"
+            [0.5, 1.5],
+            None,
+            "of record 0 .* not whole; .*into bins",
+            id="continuous",
         ),
-        pytest.param([0.5, 1.5], None, "has 0.5; give groups, .*into bins", id="continuous"),
-        pytest.param([math.inf, 1], None, "has inf; give groups", id="infinite"),
+        pytest.param(
+            [math.inf, 1], None, "of record 0 is a number that is not whole", id="infinite"
+        ),
         pytest.param(np.zeros((2, 2)), None, r"shape \(2, 2\).*mapping", id="matrix"),
         pytest.param(torch.zeros(2, 1), None, r"shape \(2, 1\)", id="tensor-matrix"),
     ],

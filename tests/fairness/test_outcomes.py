@@ -72,8 +72,10 @@ def test_a_softmax_may_round_above_one() -> None:
         pytest.param((["a"], [0]), "labels are of type <U1", id="strings"),
         pytest.param(([0], [[0.1, 0.9]]), r"shape \(1, 2\).*from_logits", id="logits"),
         pytest.param(([0], [0], ["x"]), "losses are of type", id="losses"),
-        pytest.param(([0], [0], [1.0], [1.5]), "scores have 1.5", id="scores"),
-        pytest.param(([0], [0], [1.0], [-0.5]), "scores have -0.5", id="negative-scores"),
+        pytest.param(([0], [0], [1.0], [1.5]), "score of record 0", id="scores"),
+        pytest.param(
+            ([0], [0], [1.0], [-0.5]), "score of record 0 is not between", id="negative-scores"
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: tuple[object, ...], message: str) -> None:

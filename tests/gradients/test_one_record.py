@@ -385,6 +385,22 @@ class TestTorchFunc:
 
         assert_matches_loop(Model(step), batch())
 
+    @pytest.mark.parametrize(
+        "unwrapped",
+        [
+            lambda x: torch.func.debug_unwrap(x),
+            lambda x: torch._C._functorch.get_unwrapped(x),  # type: ignore[attr-defined]
+            torch.func.debug_unwrap,
+        ],
+        ids=["by name", "torch's own", "imported before"],
+    )
+    def test_unwrapping_is_refused(self, unwrapped: Callable[[Tensor], Tensor]) -> None:
+        with pytest.raises(UnsupportedModelError, match="unwraps a record's tensor"):
+            captured(lambda model, x, y: y + unwrapped(x).mean())
+        seen: list[torch.Size] = []
+        torch.vmap(lambda x: (seen.append(torch.func.debug_unwrap(x).shape), x)[1])(batch())
+        assert seen == [batch().shape], "afterwards it works as ever"
+
     def test_autograd_within_the_model_is_refused(self) -> None:
         with pytest.raises(UnsupportedModelError, match=r"differentiates within the model.*loop"):
             captured(lambda model, x, y: torch.autograd.grad(y.sum(), x)[0])

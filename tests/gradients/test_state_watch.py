@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from plumbline.gradients.errors import RecordsMixError
+from plumbline.gradients.errors import RecordsMixError, UnsupportedModelError
 from plumbline.gradients.state_watch import StateWatch
 
 KEPT: list[Any] = []
@@ -29,6 +29,12 @@ STATE = np.random.RandomState(0)
 TORCH = torch.Generator()
 PYTHON = random.Random(0)
 COUNTS = np.zeros(3)
+
+
+@functools.lru_cache(maxsize=2)
+def scale(size: int) -> float:
+    """A value that the records of one run would share with those of the next."""
+    return float(torch.rand(()) * size)
 
 
 class Meter:
@@ -619,3 +625,31 @@ def test_a_cache_is_to_be_filled_before_the_training() -> None:
     model = Positions()
     model(torch.zeros(1, 4))
     passes(model, steps=2)
+
+
+def test_a_cached_function_computes_nothing_for_a_record() -> None:
+    scale.cache_clear()
+    model = Model(lambda model, x: scale(x.shape[1]))
+    with pytest.raises(RecordsMixError, match="'scale' of the Python module"):
+        passes(model)
+    passes(model, steps=2)  # what was there before may be used
+    for size in (7, 8):  # a full cache counts too
+        scale(size)
+    with pytest.raises(RecordsMixError, match="'scale' of the Python module"):
+        passes(model)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("compiled", [torch.jit.script, lambda m: torch.jit.trace(m, _input())])
+def test_torch_script_is_refused_clearly(compiled: Callable[[nn.Module], nn.Module]) -> None:
+    part = compiled(nn.Linear(4, 2))
+    with pytest.raises(UnsupportedModelError, match="The model is a TorchScript module"):
+        watch(part)
+    with pytest.raises(UnsupportedModelError, match="module '0' is a TorchScript module"):
+        watch(nn.Sequential(part))
+    with pytest.raises(UnsupportedModelError, match="TorchScript"):
+        watch(nn.Linear(4, 2), beside=[part])
+
+
+def _input() -> Tensor:
+    return torch.zeros(1, 4)

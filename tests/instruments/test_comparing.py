@@ -61,6 +61,7 @@ def test_on_a_table_every_method_is_tuned_alike(tmp_path: Path) -> None:
         data=patients(tmp_path / "patients.csv", 300),
         target="readmitted",
         sensitive="sex",
+        from_data=True,
         epochs=1,
         batch=60,
         trials=2,

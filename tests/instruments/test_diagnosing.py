@@ -15,7 +15,7 @@ BUDGET = pl.Budget(epsilon=5, delta=1e-4, steps=6, expected_batch_size=60)
 def test_a_run_is_made_and_measured(tmp_path: Path) -> None:
     found = diagnose(
         data=tensors(), model=network, method="dpsgd", settings={"clip": 0.01}, budget=BUDGET,
-        records=64, folder=tmp_path, seed=0,
+        probed=64, folder=tmp_path, seed=0,
     )  # fmt: skip
     assert [row["step"] for row in found.readings] == [1, 2, 3, 4, 5, 6]
     assert found.readings[-1]["norms"]["clipped"] == 1
@@ -27,7 +27,7 @@ def test_a_run_is_made_and_measured(tmp_path: Path) -> None:
 def test_a_run_without_measurements_has_its_model_measured(tmp_path: Path) -> None:
     run = train(data=tensors(), model=network, method="bam", budget=BUDGET, folder=tmp_path)
     charged = (run.folder / "ledger").read_bytes()
-    found = diagnose(run.folder, records=64)
+    found = diagnose(run.folder, probed=64)
     assert [row["step"] for row in found.readings] == [6]
     assert found.readings[0]["records"] == 64
     assert (run.folder / "ledger").read_bytes() == charged

@@ -56,7 +56,13 @@ def test_a_module_is_copied_and_not_trained(tmp_path: Path) -> None:
 def test_a_data_frame_keeps_its_encoding(tmp_path: Path) -> None:
     frame = pd.read_csv(patients(tmp_path / "patients.csv"))
     found = train(
-        data=frame, target="readmitted", sensitive="sex", budget=BUDGET, folder=tmp_path, seed=0
+        data=frame,
+        target="readmitted",
+        sensitive="sex",
+        from_data=True,
+        budget=BUDGET,
+        folder=tmp_path,
+        seed=0,
     )
     assert found.encoding is not None
     assert set(found.result.report.by_group) == {"f", "m"}

@@ -1,4 +1,5 @@
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -519,11 +520,13 @@ def test_a_forked_child_cannot_charge_and_does_not_keep_the_lock(path: Path) -> 
     os.waitpid(child, 0)
 
 
-@pytest.mark.parametrize("how", ["deleted", "replaced", "appended", "truncated"])
+@pytest.mark.parametrize("how", ["deleted", "moved", "replaced", "appended", "truncated"])
 def test_a_file_that_changes_under_the_ledger_stops_it(path: Path, how: str) -> None:
     ledger = Ledger.open(path)
     if how == "deleted":
         path.unlink()
+    elif how == "moved":
+        path.rename(path.with_suffix(".moved"))
     elif how == "replaced":
         copy = path.with_suffix(".copy")
         copy.write_bytes(path.read_bytes())
@@ -533,8 +536,68 @@ def test_a_file_that_changes_under_the_ledger_stops_it(path: Path, how: str) -> 
             file.write("hello\n")
     else:
         os.truncate(path, 10)
-    with pytest.raises(LedgerError, match=r"deleted or replaced|changed by others"):
+    reason = {
+        "deleted": "its file was moved away or deleted",
+        "moved": "its file was moved away or deleted",
+        "replaced": "another file was put in its place",
+    }.get(how, "changed by others")
+    with pytest.raises(LedgerError, match=reason):
         ledger.charge(release(), run="a", step=0)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_ledger_moved_away_is_noticed_by_steps_charged_ahead_too(
+    path: Path, replaced: bool
+) -> None:
+    ledger = Ledger.open(path, reserve=10)
+    ledger.charge(release(), run="a", step=0)
+    moved = path.rename(path.with_suffix(".moved"))
+    if replaced:  # the file is still there and still locked; its name is another ledger's
+        Ledger.open(path).close()
+    with pytest.raises(LedgerError, match=r"in its place" if replaced else r"moved away"):
+        ledger.charge(release(), run="a", step=1)
+    assert total(Ledger.read(moved)) == 10  # what was charged ahead stays charged
+
+
+def test_a_ledger_replaced_before_it_is_locked_is_noticed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace_first(fd: int, operation: int) -> None:
+        monkeypatch.undo()
+        path.unlink()
+        path.touch()
+
+    monkeypatch.setattr(fcntl, "flock", replace_first)
+    with pytest.raises(LedgerError, match="in its place"):
+        Ledger.open(path)
+
+
+def test_a_ledger_is_found_from_another_working_folder(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+    with Ledger.open(path.name) as ledger:
+        monkeypatch.chdir("/")
+        ledger.charge(release(), run="a", step=0)
+    assert total(Ledger.read(path)) == 1
+
+
+def test_a_later_checkpoint_is_known(path: Path) -> None:
+    with Ledger.open(path) as ledger:
+        ledger.charge(release(), run="a", step=0)
+        first = ledger.position
+        ledger.note_checkpoint("a", step=1, token="one")
+        assert ledger.later_checkpoint("a", token="one", position=first) is None
+        ledger.charge(release(), run="a", step=1)
+        second = ledger.position
+        ledger.note_checkpoint("a", step=2, token="two")
+    ledger.note_checkpoint("a", step=3, token="of a closed ledger")
+    ledger = Ledger.read(path)
+    assert ledger.later_checkpoint("a", token="one", position=first) == 2
+    assert ledger.later_checkpoint("a", token="two", position=second) is None
+    assert ledger.later_checkpoint("a", token="new", position=ledger.position) is None
+    assert ledger.later_checkpoint("b", token="one", position=first) is None
+    assert total(ledger) == 2
 
 
 # Damage.

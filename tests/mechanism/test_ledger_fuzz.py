@@ -25,6 +25,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     with Ledger.open(path, limit=(50.0, 1e-5)) as ledger:
         for step in range(3):
             ledger.charge(release, run="one", step=step + 1)
+        ledger.note_checkpoint("one", step=4, token="0" * 16)
     return path.read_bytes()
 
 

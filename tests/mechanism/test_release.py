@@ -154,3 +154,15 @@ def test_a_missing_field_is_refused(missing: str) -> None:
     del data[missing]
     with pytest.raises(ValueError, match="exactly the fields"):
         StepRelease.from_dict(data)
+
+
+def test_what_a_release_adds_to_delta_is_kept_and_is_a_probability() -> None:
+    query = GaussianQuery(name="counts", sensitivity=2.0, noise_multiplier=3.0)
+    release = StepRelease(sampling=FullBatch(), queries=(query,), delta=1e-7)
+    assert StepRelease.from_dict(json.loads(json.dumps(release.to_dict()))) == release
+    assert "delta" not in dataclasses.replace(release, delta=0.0).to_dict()
+    for delta in (-1e-9, 1.0, math.nan):
+        with pytest.raises(ValueError, match="delta is"):
+            dataclasses.replace(release, delta=delta)
+    with pytest.raises(ValueError, match="delta is 'some', not a number"):
+        StepRelease.from_dict({**release.to_dict(), "delta": "some"})

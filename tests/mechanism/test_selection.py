@@ -62,3 +62,21 @@ def test_what_cannot_be_met_is_refused() -> None:
         )
     with pytest.raises(ValueError, match="above 1"):
         RandomCount(1.0)
+
+
+def test_what_was_asked_once_is_counted_once() -> None:
+    step = StepRelease(
+        sampling=PoissonSampling(rate=0.04),
+        queries=(GaussianQuery(name="gradient", sensitivity=1.0, noise_multiplier=2.0),),
+    )
+    asked = StepRelease(
+        sampling=FullBatch(),
+        queries=(GaussianQuery(name="schema", sensitivity=2.0, noise_multiplier=20.0),),
+        delta=1e-7,
+    )
+    count, each = RandomCount(8.0), [(step, 100)]
+    alone = count.epsilon(each, delta=1e-6)
+    outside = count.epsilon(each, delta=1e-6, once=[(asked, 1)])
+    inside = count.epsilon([*each, (asked, 1)], delta=1e-6 - 1e-7)
+    assert alone < outside < inside  # each of the candidates would pay for it
+    assert count.epsilon(each, delta=1e-7, once=[(asked, 1)]) == math.inf

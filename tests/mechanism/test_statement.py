@@ -170,9 +170,47 @@ def test_lines_are_wrapped_and_words_plain() -> None:
         assert jargon not in text
 
 
+def listed(text: str, title: str) -> str:
+    """The items under a title."""
+    return text.split(f"{title}:")[1].split(":\n")[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "title", "words"),
+    [
+        ({}, "This holds by construction", "under torch.vmap"),
+        ({"isolation": "loop"}, "This holds by construction", "one record after the other"),
+        ({"unit": "user"}, "This holds by construction", "one user moves an answer by no more"),
+        ({"audited": "Nothing moved."}, "This is tested", "own records: Nothing moved"),
+        ({}, "This is trusted", "no other run, figure or copy"),
+        ({}, "This is trusted", "a person has one record"),
+        ({"unit": "user"}, "This is trusted", "the user ids are right"),
+        ({}, "This is trusted", "nobody reads the memory"),
+        ({"seeded": True}, "This is trusted", "the seed is secret, and nobody reads the memory"),
+        ({}, "This is trusted", "mixup"),
+        ({}, "This is trusted", "keeps nothing outside of the model"),
+    ],
+)
+def test_what_the_guarantee_rests_on_is_listed_by_how_it_is_known(
+    changes: dict[str, Any], title: str, words: str
+) -> None:
+    assert words in " ".join(listed(statement(**changes).text(), title).split())
+    assert "no attack can pass, not a prediction, if what is trusted below holds" in prose(
+        **changes
+    )
+
+
+def test_without_a_guarantee_nothing_is_assumed() -> None:
+    text = prose(epsilon=math.inf, no_guarantee_reason="records mix")
+    assert "by construction" not in text
+    assert "trusted" not in text
+
+
 def test_json_has_every_field() -> None:
     facts = json.loads(statement().json())
-    assert set(facts) == {item.name for item in dataclasses.fields(Statement)} | {"guarantee"}
+    names = {item.name for item in dataclasses.fields(Statement)}
+    assert set(facts) == names | {"guarantee", "assumptions"}
+    assert set(facts["assumptions"]) == {"by_construction", "tested", "trusted"}
     assert facts["epsilon"] == 2.71401
     assert facts["sampling"] == {"kind": "poisson", "rate": 0.02}
     assert facts["queries"][1]["noise_multiplier"] == 10.0
@@ -188,6 +226,7 @@ def test_json_without_a_guarantee_is_still_json() -> None:
     )
     assert facts["epsilon"] == facts["other_epsilon"] == "inf"
     assert facts["guarantee"] is False
+    assert facts["assumptions"] is None
     assert facts["covered"] == []
     assert facts["no_guarantee_reason"] == "records mix"
 
@@ -215,7 +254,7 @@ def test_the_statement_of_a_run_follows_its_plan(plan: Plan) -> None:
     assert found.budget_epsilon == 3
     assert found.public_constants["clip bound"] == 1.0
     assert found.public_constants["steps"] == 100
-    assert found.not_covered[-1] == "public images"
+    assert found.not_covered[0] == "public images"
     assert found.warnings == (*plan.warnings, "Look here.")
     assert len(plan.warnings) == 1
     assert not found.records_public

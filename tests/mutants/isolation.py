@@ -89,8 +89,8 @@ MUTANTS = (
         "random functions by row",
         "functions that no rule knows draw numbers by a record's place in the batch",
         "gradients/one_record.py",
-        'randomness="error"',
-        'randomness="different"',
+        'vmap_increment_nesting(tape.records, "error")',
+        'vmap_increment_nesting(tape.records, "different")',
         ("gradients/layers/test_random.py::test_an_unknown_random_function_is_refused",),
     ),
     Mutant(

@@ -197,6 +197,9 @@ What this means. Little can be learnt.
 
 How training works. In steps.
 
+This is trusted:
+- nothing else was released
+
 What is covered:
 - the model
 

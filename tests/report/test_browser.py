@@ -7,6 +7,7 @@ like is kept in ``build/screenshots/``.
 from __future__ import annotations
 
 import base64
+import csv
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,16 @@ from tests.report.made import comparison
 pytestmark = pytest.mark.browser
 SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
 NASTY = "<script>alert(1)</script>"
+HOSTILE = (
+    "</script><script>window.hacked=1</script>",
+    '<img src=x onerror="window.hacked=1">',
+    '" onmouseover="window.hacked=1" x="',
+    "{{7*7}}",
+    "javascript:window.hacked=1",
+    "<iframe srcdoc='<script>parent.hacked=1</script>'></iframe>",
+    "<b>&amp;</b>",
+)
+BARE = '<a id="click" href="javascript:window.hacked=1">a</a>'
 ALL_DRAWN = "return document.documentElement.dataset.drawn !== undefined"
 
 Open = Callable[..., Any]
@@ -256,6 +267,59 @@ def test_names_are_shown_as_they_are_and_do_nothing(opened: Open, tmp_path: Path
         ".map((tick) => tick.textContent)"
     )
     assert "".join(ticks).replace(" ", "").count(NASTY) == 1
+
+
+def test_hostile_columns_groups_and_classes_are_shown_as_text_and_do_nothing(
+    opened: Open, tmp_path: Path
+) -> None:
+    from selenium.webdriver.common.by import By
+
+    column, group_column, target, *cells = HOSTILE
+    with (tmp_path / "hostile.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow([column, group_column, target])
+        rows.writerows([k % 7, cells[k % 2], cells[2 + k % 7 // 4]] for k in range(400))
+    options = {
+        "path": str(tmp_path / "hostile.csv"),
+        "target": target,
+        "sensitive": [group_column],
+        "ranges": {column: [0, 7]},
+        "classes": cells[2:],
+    }
+    methods = [{"name": "dpsgd", "settings": {"clip": 0.5}, "label": HOSTILE[0]}]
+    data = {"name": "table", "options": options}
+    made = recipe(data=data, model={"name": "mlp"}, methods=methods, seeds=[0], baseline=None)
+    compare(made, tmp_path / "c", workers=1)
+    page = write(tmp_path / "c")
+    driver = opened(path=page)
+    assert [name for name, count in drawn(driver).items() if not count] == []
+    driver.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    text = driver.execute_script("return document.body.textContent")
+    assert [name for name in HOSTILE if name not in text] == []
+    keys = driver.find_elements(By.CSS_SELECTOR, "#results .key")
+    assert {key.text for key in keys} >= set(cells[:2])
+    count = "return document.querySelectorAll(arguments[0]).length"
+    for harmful in ("img", "[onmouseover]", "[onerror]", "a[href^=javascript]", "iframe"):
+        assert driver.execute_script(count, harmful) == 0
+    assert driver.execute_script(count, "script") == 4
+    assert driver.execute_script("return window.hacked") is None
+
+    said = driver.get_log("browser")
+    assert [line for line in said if line["level"] in ("SEVERE", "WARNING")] == []
+
+    # Were one not escaped, the policy would stop it: each is refused, and the rest works.
+    bare = page.read_text(encoding="utf-8").replace("<main>", f"<main>{''.join(HOSTILE)}{BARE}")
+    page.write_text(bare, encoding="utf-8")
+    driver = opened(path=page)
+    assert driver.execute_script(count, "script") > 4
+    driver.execute_script("document.getElementById('click').click()")
+    assert driver.execute_script("return window.hacked") is None
+    refused = [
+        line["message"]
+        for line in driver.get_log("browser")
+        if "Content Security Policy" in line["message"]
+    ]
+    assert len(refused) >= 4
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -1,5 +1,7 @@
 """The page: every section, nothing fetched, and no name that is taken for markup."""
 
+import base64
+import hashlib
 import json
 import re
 import tomllib
@@ -149,6 +151,18 @@ def test_the_page_is_one_file_that_fetches_nothing(folder: Path, markup: Markup)
     assert all(one.startswith("data:") for one in markup.fetched)
     assert markup.tags.count("link") == 1
     assert "default-src 'none'" in path.read_text(encoding="utf-8")[:2000]
+
+
+def test_the_policy_allows_the_scripts_of_the_page_by_their_hashes_and_no_others(
+    folder: Path,
+) -> None:
+    text = write(folder).read_bytes().decode()
+    (rule,) = re.findall(r"script-src ([^;]*);", text)
+    inline = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert "\r" not in text  # which a browser would take out before it hashes
+    digests = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in inline]
+    assert len(digests) == 3
+    assert rule.split() == [f"'sha256-{digest}'" for digest in digests]
 
 
 def test_every_link_of_the_page_leads_somewhere_in_it(markup: Markup) -> None:

@@ -183,6 +183,46 @@ def test_what_a_secure_run_lost_stays_charged(path: Path, tmp_path: Path) -> Non
     assert charged(tmp_path / "ledger") == STEPS
 
 
+@pytest.mark.parametrize("seed", [None, 7])
+def test_a_checkpoint_restored_from_a_backup_is_noticed(
+    path: Path, tmp_path: Path, seed: int | None
+) -> None:
+    with Ledger.open(tmp_path / "ledger") as ledger:
+        run = Run(settings={"ledger": ledger, "seed": seed})
+        private = run.train(run.make(), 3)
+        private.save(path)
+        backup = path.read_bytes()
+        run.train(private, 4)
+        private.save(path)
+        later = path.read_bytes()
+        run.train(private, 1)  # lost in a crash
+    crashed, restored = tmp_path / "crashed", tmp_path / "restored"
+    crashed.write_bytes(later)
+    restored.write_bytes(backup)
+    for place, noticed in ((crashed, False), (restored, True)):
+        with Ledger.open(tmp_path / "ledger") as ledger:
+            again = Run(settings={"ledger": ledger, "seed": seed}).resume(place)
+            words = " ".join(again.statement().split())
+            assert again.charged == 8
+            assert again.stop - again.steps_done == STEPS - 8
+            assert ("knows of a later one, of step 7: the folder was restored" in words) == noticed
+
+
+def test_a_repeatable_run_may_go_back_to_an_older_checkpoint(path: Path, tmp_path: Path) -> None:
+    with Ledger.open(tmp_path / "ledger") as ledger:
+        run = Run(settings={"ledger": ledger, **REPEATABLE})
+        private = run.train(run.make(), 3)
+        private.save(path)
+        backup = path.read_bytes()
+        run.train(private, 4)
+        private.save(path)
+    path.write_bytes(backup)
+    with Ledger.open(tmp_path / "ledger") as ledger:
+        again = Run(settings={"ledger": ledger, **REPEATABLE}).resume(path)
+        assert "restored" not in again.statement()
+        assert again.stop == STEPS
+
+
 def test_two_runs_from_one_checkpoint_do_not_spend_twice(path: Path, tmp_path: Path) -> None:
     with Ledger.open(tmp_path / "ledger") as ledger:
         first = Run(settings={"ledger": ledger})

@@ -72,7 +72,10 @@ def life(folder: Path, number: int, settings: dict[str, Any], plan: Plan, rank: 
 
     def note() -> None:
         digest = hashlib.sha256(weights(run.model).numpy().tobytes()).hexdigest()
-        write(diary, f"{private.made} {private.lost} {digest}\n".encode())
+        if (
+            rank == 0
+        ):  # another may have moved its weights when rank 0 was killed, and the step lost
+            write(diary, f"{private.made} {private.lost} {digest}\n".encode())
 
     note()
     for batch in private:
@@ -163,7 +166,7 @@ def lives(folder: Path, name: str, chance: random.Random, record: Record) -> Non
 
 
 def _check_diary(folder: Path, most_lost: int) -> None:
-    """Whenever so many updates were made, the weights were these, on all ranks, in all lives."""
+    """Whenever so many updates were made, the weights were these, in all lives."""
     seen: dict[str, str] = {}
     for line in (folder / "diary").read_text().splitlines():
         made, lost, digest = line.split()

@@ -48,19 +48,21 @@ def life(folder: Path, kind: str, settings: dict[str, Any], report: Callable[[in
     own = {name: value for name, value in settings.items() if name != "reserve"}
     with ledger:
         run = Run(kind, {**own, "ledger": ledger})
-        kept = [step for step, _ in journal.read(checkpoint, private=False).releases]
-        private = run.make(checkpoint=checkpoint)
 
-        def note(steps: list[int]) -> None:
-            entry = {"made": private.made, "lost": private.lost, "steps": steps}
+        def note(steps: list[int], **more: Any) -> None:
+            plain_write(diary, json.dumps({"steps": steps, **more}).encode() + b"\n")
+
+        def note_weights(steps: list[int]) -> None:
             digest = hashlib.sha256(weights(run.model).numpy().tobytes()).hexdigest()
-            plain_write(diary, json.dumps({**entry, "weights": digest}).encode() + b"\n")
+            note(steps, made=private.made, lost=private.lost, weights=digest)
 
-        note(kept)
+        note([step for step, _ in journal.read(checkpoint, private=False).releases])
+        private = run.make(checkpoint=checkpoint)
+        note_weights([])
         for batch in private:
             private.step(batch)
             report(batch.step)
-            note([batch.step])
+            note_weights([batch.step])
             if private.steps_done % 5 == 0:
                 private.save()
         private.save()
@@ -194,7 +196,7 @@ def check(point: int, name: str, folder: Path, ends: dict[str, End]) -> tuple[in
     diary = diary_of(folder)
     # Whenever so many updates were made, the weights were these, before a kill and after it.
     seen: dict[int, str] = {}
-    for entry in diary:
+    for entry in (one for one in diary if "made" in one):
         assert seen.setdefault(entry["made"], entry["weights"]) == entry["weights"]
     if name == "repeatable":
         assert set(released) == set(range(STEPS))

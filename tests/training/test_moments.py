@@ -1,7 +1,7 @@
 """Private means and variances: what they are, what moves them, what they cost."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import plumbline as pl
+from plumbline.gradients.summation import ROUNDING
 from plumbline.mechanism import accountant
 from plumbline.mechanism.calibration import BudgetError
 from plumbline.mechanism.ledger import Ledger, LedgerError, NoiseReuse
-from plumbline.mechanism.release import FullBatch, StepRelease
+from plumbline.mechanism.release import FullBatch, Query, StepRelease
 from plumbline.training import CheckpointMismatch, moments
+from plumbline.training.full_batch_queries import Asked, ask
 from plumbline.training.moments import Moments, mean_release, private_mean, private_moments
 from tests.training.small import LOSS, budget, data, network, private, run
 
@@ -59,6 +61,24 @@ def test_the_noise_has_the_declared_size_and_is_divided_by_the_public_number() -
     squares = found.variance.double() + found.mean.double().square()
     above = squares[found.variance > 1e-4]  # half of the noise of an empty variance is below zero
     assert float(above.square().mean().sqrt()) == pytest.approx(3 / 50, rel=0.2)
+
+
+def test_the_noise_covers_the_rounding_of_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Query] = []
+
+    def noted(kind: str, queries: Sequence[Query], **_: object) -> Asked:
+        asked.extend(queries)
+        return ask(kind, queries, seed=0, ledger=None)
+
+    monkeypatch.setattr(moments, "ask", noted)
+    private_moments(features(), noise_multiplier=1.0, bound=1.0, square_bound=1.0)
+    private_mean([features()], records=60, noise_multiplier=1.0, bound=1.0)
+    assert [one.rounding for one in asked] == [ROUNDING] * 3
+    monkeypatch.setattr(moments, "MOST_RECORDS", 59)
+    with pytest.raises(ValueError, match="rounding of a sum is proven"):
+        private_moments(features(), noise_multiplier=1.0, bound=1.0, square_bound=1.0)
+    with pytest.raises(ValueError, match="rounding of a sum is proven"):
+        private_mean([features()], records=60, noise_multiplier=1.0, bound=1.0)
 
 
 BAD: dict[str, Callable[[Tensor], Tensor]] = {

@@ -106,7 +106,7 @@ class TestTheUsersObjects:
             ({"method": "dpsgd"}, TypeError, r"'dpsgd'; .* plumbline\.methods\.dpsgd\(\)"),
             ({"method": pl.methods.bam}, TypeError, r"the function bam; .* plumbline.methods.bam"),
             ({"ledger": "a.ledger"}, TypeError, r"plumbline.Ledger.open\('a.ledger'\)"),
-            ({"sensitive_features": ["F", "M"]}, TypeError, "words, such as 'F'.*factorize"),
+            ({"sensitive_features": ["F", "M"]}, TypeError, "has words; .*factorize"),
             ({"dataset": ([1, 2], [0, 1])}, TypeError, "a tuple of 2 lists"),
         ],
         ids=["name", "function", "path", "words", "lists"],

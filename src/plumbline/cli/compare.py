@@ -23,6 +23,7 @@ from plumbline.cli.app import (
 from plumbline.cli.interrupts import stopping
 from plumbline.cli.options import Out, Recipe, Seed, Workers, described
 from plumbline.cli.progress import watching
+from plumbline.cli.run_summary import settle
 from plumbline.formats import number, points, seconds
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def compare(
         write_text(save_recipe, made.toml())
         show(f"The recipe is in {save_recipe}; plumbline compare {save_recipe} runs it.")
         return
+    made = settle(made, out / made.name)
     secret = "selecting among candidates (their number is a secret)"
     with (
         watching() as watch,

@@ -44,7 +44,7 @@ def diagnose(
         int | None,
         typer.Option(help="Train only so many steps.", show_default="the recipe's", min=1),
     ] = None,
-    records: Annotated[
+    probed: Annotated[
         int, typer.Option(help="How many training records are measured on.", min=2)
     ] = 256,
     seed: Seed = None,
@@ -65,7 +65,7 @@ def diagnose(
         found = instruments.diagnose(
             what,
             steps=steps,
-            records=records,
+            probed=probed,
             seed=seed,
             folder=out,
             on_progress=on_progress,

@@ -6,10 +6,11 @@ hands them over as a ``Description``.
 
 from __future__ import annotations
 
+import csv
 import functools
 import inspect
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -32,7 +33,10 @@ Seed = Annotated[
         show_default="none",
     ),
 ]
-_TABLE = ("target", "sensitive", "categorical", "drop", "missing", "missing_value", "test")
+_TABLE = (
+    "target", "sensitive", "categorical", "categories", "range_", "records", "schema", "from_data",
+    "drop", "missing", "missing_value", "test",
+)  # fmt: skip
 
 
 def methods_starting(incomplete: str) -> list[str]:
@@ -64,12 +68,46 @@ _SHARED = (
     _data("target", str, "The column to predict: a class."),
     _column("sensitive", text="A column whose groups are reported; may be repeated."),
     _column("categorical", text="A column of numbers that are categories. Columns of text are."),
+    _data(
+        "categories",
+        list[str],
+        "The values of a column, of the target too; of columns that are not declared, they are "
+        "found privately.",
+        metavar="COLUMN=A,B",
+    ),
+    _data(
+        "range_",
+        list[str],
+        "The lowest and highest value of a numeric column; else found privately.",
+        True,
+        "--range",
+        metavar="COLUMN=LOW:HIGH",
+    ),
+    _data("records", int, "How many rows the table has, if that is public; else found privately."),
+    _data("schema", Path, "A file that declares these; `plumbline data schema` writes one."),
+    _data(
+        "from_data",
+        bool,
+        "Take what is not declared from the rows as they are: epsilon does not cover it.",
+        True,
+        "--from-data",
+    ),
     _column("drop", text="A column to leave out."),
-    _data("missing", Literal["error", "drop"], "What to do with rows that lack a value.", "error"),
+    _data(
+        "missing",
+        Literal["error", "drop", "fill"],
+        "What to do with rows that lack a value.",
+        "error",
+    ),
     _data("missing_value", list[str], "What a missing cell says, beside nothing.", metavar="TEXT"),
     _data("test", Path, "A second file to evaluate on; else a fifth is held out."),
     _privacy("epsilon", str, "The most that may be spent; `compare` takes several: 1,3,8.", "3"),
-    _privacy("delta", float, "Of the guarantee.", "1/(10 n), down to a power of ten"),
+    _privacy(
+        "delta",
+        float,
+        "Of the guarantee.",
+        "1/(10 n), down to a power of ten; 1e-6 if n is private",
+    ),
     _privacy("accountant", Literal["pld", "rdp"], "Who computes epsilon.", "pld"),
     _training(
         "method",
@@ -90,7 +128,12 @@ _SHARED = (
     _training("optimizer", str, "Uses the released gradient.", "adam"),
     _training("learning_rate", float, "The optimizer's.", "0.002"),
     _training("epochs", float, "How often a record is used, on average.", "10"),
-    _training("batch", int, "The expected batch size.", "n/40, at least 256"),
+    _training(
+        "batch",
+        int,
+        "The expected batch size, if n is public.",
+        "n/40, at least 256; 0.04 n if n is private",
+    ),
 )
 
 
@@ -147,14 +190,18 @@ def _description(said: dict[str, Any]) -> dict[str, Any]:
     if "data" not in found:
         for name in _TABLE:
             if name in found:
+                option = name.strip("_").replace("_", "-")
                 raise WrongUse(
-                    f"--{name.replace('_', '-')} describes a table, which --data names; a recipe "
-                    "has its own."
+                    f"--{option} describes a table, which --data names; a recipe has its own."
                 )
     elif Path(found["data"]).suffix.lower() in (".csv", ".parquet") and "target" not in found:
         raise WrongUse("--target is missing: which column of the table is to be predicted?")
     if "epsilon" in found:
         found["epsilon"] = _epsilons(found["epsilon"])
+    if "categories" in found:
+        found["categories"] = _each_once("--categories", map(_categories, found["categories"]))
+    if "range_" in found:
+        found["ranges"] = _each_once("--range", map(_range, found.pop("range_")))
     if "missing_value" in found:
         found["missing_values"] = ["", *found.pop("missing_value")]
     if "set_" in found:
@@ -162,6 +209,33 @@ def _description(said: dict[str, Any]) -> dict[str, Any]:
         if "method" not in found:
             raise WrongUse("--set changes a setting of a method: say which with --method.")
     return found
+
+
+def _each_once(option: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise WrongUse(f"{option} is given twice for '{name}'; give each column once.")
+        values[name] = value
+    return values
+
+
+def _categories(text: str) -> tuple[str, list[str]]:
+    name, equals, values = text.partition("=")
+    if not (name and equals and values):
+        raise WrongUse(f"--categories {text}: give a column and its values, as in sex=F,M.")
+    return name, [value.strip() for value in next(csv.reader([values], skipinitialspace=True))]
+
+
+def _range(text: str) -> tuple[str, list[float]]:
+    name, _, ends = text.rpartition("=")
+    low, _, high = ends.partition(":")
+    try:
+        return name, [float(low), float(high)]
+    except ValueError:
+        raise WrongUse(
+            f"--range {text}: give a column with its lowest and highest value, as in age=0:120."
+        ) from None
 
 
 def _epsilons(text: str) -> float | list[float]:

@@ -34,15 +34,16 @@ def predict(
     ],
     out: Annotated[Path, typer.Option(help="The csv file to write.")] = Path("predictions.csv"),
     missing: Annotated[
-        Literal["error", "drop"], typer.Option(help="What to do with rows that lack a value.")
+        Literal["error", "drop", "fill"],
+        typer.Option(help="What to do with rows that lack a value."),
     ] = "error",
     json_: Json = False,
 ) -> None:
     """Writes the rows of a table with the class that the model predicts, and its probabilities.
 
-    A category that the training rows had not counts as none, and a number outside their range as
-    its nearer end, as in training; it is said where that happens. The column of the classes need
-    not be there, and is not looked at.
+    A category that the model does not know counts as one of all others, and a number outside its
+    range as the nearer end, as in training; it is said where that happens. The column of the
+    classes need not be there, and is not looked at.
     """
     from plumbline.data import DataError
     from plumbline.data.table_files import open_table
@@ -100,9 +101,9 @@ def _write(
     model: nn.Module,
     encoding: TableEncoding,
     rows: Table,
-    missing: Literal["error", "drop"],
-) -> tuple[Counter[str], dict[str, Counter[str]]]:
-    """Writes all rows; how many are of each class, and each column's cells that are unseen."""
+    missing: Literal["error", "drop", "fill"],
+) -> tuple[Counter[str], Counter[str]]:
+    """Writes all rows; how many are of each class, and how many cells of each column unseen."""
     import torch
 
     from plumbline import durable
@@ -110,7 +111,7 @@ def _write(
     from plumbline.without_trace import evaluating
 
     counts: Counter[str] = Counter()
-    unseen: dict[str, Counter[str]] = {one.name: Counter() for one in encoding.columns}
+    unseen: Counter[str] = Counter()
     try:
         with (
             durable.replacing(out) as descriptor,
@@ -125,7 +126,7 @@ def _write(
                 predicted = [encoding.classes[place] for place in chances.argmax(1).tolist()]
                 counts.update(predicted)
                 for one in encoding.columns:
-                    unseen[one.name].update(one.unseen(chunk.columns[one.name]))
+                    unseen[one.name] += one.unseen(chunk.columns[one.name])
                 numbers = ([f"{p:.6f}" for p in row] for row in chances.tolist())
                 cells = zip(*(chunk.columns[name] for name in rows.names), strict=True)
                 for given, name, row in zip(cells, predicted, numbers, strict=True):
@@ -141,14 +142,12 @@ def _added(encoding: TableEncoding) -> list[str]:
     return [PREDICTION, *(f"{PROBABILITY}{name}" for name in encoding.classes)]
 
 
-def _said(column: Column, unseen: Counter[str]) -> str:
-    """What was done with cells that no training row had."""
+def _said(column: Column, count: int) -> str:
+    """What was done with ``count`` cells that no training row had."""
     from plumbline.data.table_encoding import Numeric
 
-    some = ", ".join(repr(cell) for cell, _ in unseen.most_common(3))
-    count = unseen.total()
     start = f"{column.name}: {count:,} {'row has' if count == 1 else 'rows have'} "
     if isinstance(column, Numeric):
         where = f"outside {column.low:g} to {column.high:g}"
-        return f"{start}a number {where}, such as {some}; it is taken as the nearer end."
-    return f"{start}a category that the training rows had not, such as {some}; it counts as none."
+        return f"{start}a number {where}; it is taken as the nearer end."
+    return f"{start}a category that the model does not know; it counts as another."

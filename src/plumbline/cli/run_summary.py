@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plumbline.cli.app import console, show, show_json, show_statement, table
+from plumbline.cli.app import console, note, show, show_json, show_statement, table
 from plumbline.formats import number, percent
 
 if TYPE_CHECKING:
+    from plumbline.experiments import Recipe
     from plumbline.instruments import Trained
 
 _NUMBERS = 61  # columns that a line of all metrics takes beside the group's name
+
+
+def settle(recipe: Recipe, root: Path, **more: Any) -> Recipe:
+    """The recipe with the schema of its table; says what was found privately."""
+    from plumbline.experiments.settling import settled
+
+    found = settled(recipe, root, **more)
+    if found.words:
+        note(f"Found privately about the table: {'; '.join(found.words)}. Declare what you know.")
+    return found.recipe
 
 
 def show_run(found: Trained, json_: bool) -> None:

@@ -11,7 +11,7 @@ from plumbline.cli.app import Json, app, examples, note, tiny
 from plumbline.cli.interrupts import stopping_after_the_step
 from plumbline.cli.options import Out, Recipe, Seed, described
 from plumbline.cli.progress import watching_one
-from plumbline.cli.run_summary import show_run
+from plumbline.cli.run_summary import settle, show_run
 
 
 @app.command(
@@ -60,21 +60,37 @@ def train(
         description.setdefault("method", METHOD)
         description.setdefault("seeds", [0])
     made = recipe_of(recipe, **description)
-    spec = training.spec_of(made, seed)
-    folder = out / made.name / spec.folder
-    with launched(), stopping_after_the_step(folder):
-        announce(spec, description, folder)
-        with watching_one(spec.name) as on_progress:
-            found = training.train(
-                made,
-                seed=seed,
-                folder=out,
-                ledger=ledger,
-                tensorboard=tensorboard,
-                accept_loss=accept_loss,
-                on_progress=on_progress,
-            )
-        show_run(found, json_)
+    with launched():
+        made = settle(made, out / made.name, seed=seed, ledger=ledger)
+        spec = training.spec_of(made, seed)
+        folder = out / made.name / spec.folder
+        with stopping_after_the_step(folder):
+            announce(spec, description, folder)
+            found = _trained(made, spec.name, seed, out, ledger, tensorboard, accept_loss)
+            show_run(found, json_)
+
+
+def _trained(
+    recipe: Any,
+    name: str,
+    seed: int | None,
+    out: Path,
+    ledger: Path | None,
+    tensorboard: bool,
+    accept_loss: bool,
+) -> Any:
+    from plumbline.instruments import training
+
+    with watching_one(name) as on_progress:
+        return training.train(
+            recipe,
+            seed=seed,
+            folder=out,
+            ledger=ledger,
+            tensorboard=tensorboard,
+            accept_loss=accept_loss,
+            on_progress=on_progress,
+        )
 
 
 def announce(spec: Any, description: dict[str, Any], folder: Path) -> None:
@@ -86,7 +102,9 @@ def announce(spec: Any, description: dict[str, Any], folder: Path) -> None:
     recipe = spec.recipe
 
     if "data" in description and "delta" not in description:
-        note(f"Delta is {tiny(recipe.budget.delta)}: at most 1/(10 n) for n training records.")
+        private = recipe.budget.sampling_rate is not None
+        why = "the number of records is private" if private else "at most 1/(10 n) for n records"
+        note(f"Delta is {tiny(recipe.budget.delta)}: {why}.")
     method = recipe.methods[0].build() if len(recipe.methods) == 1 else None
     if method is not None and method.unbounded_reason is not None:
         note(f"No guarantee: {method.unbounded_reason}.")

@@ -11,6 +11,7 @@ from plumbline.cli.app import Json, app, console, examples, show, show_json, tab
 from plumbline.cli.interrupts import stopping
 from plumbline.cli.options import Out, Recipe, Workers, described
 from plumbline.cli.progress import watching
+from plumbline.cli.run_summary import settle
 
 
 @app.command(
@@ -42,6 +43,7 @@ def tune(
     if trials is not None:
         description["trials"] = trials
     made = instruments.recipe_of(recipe, **description)
+    made = settle(made, out / made.name)
     with watching() as watch, stopping(watch, out / made.name):
         found = instruments.tune(made, folder=out, workers=workers, on_progress=watch)
     path = out / made.name / "tuned.toml"

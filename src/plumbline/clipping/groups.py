@@ -8,7 +8,7 @@ code; Alg. 3 would have the gradient noise scale with C alone, but the sum moves
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -99,10 +99,8 @@ class PerGroup(Clipping):
         declared = torch.tensor(self.groups, device=groups.device)
         hits = groups[:, None] == declared
         if not bool(hits.any(1).all()):
-            unknown: Hashable = groups[~hits.any(1)][0].item()
             raise ValueError(
-                f"sensitive_features has the value {unknown}, which is not one of the declared "
-                f"groups {list(self.groups)}. Declare every value that a record can have: "
-                "groups=(...)."
+                "sensitive_features has a value that is not one of the declared groups "
+                f"{list(self.groups)}. Declare every value that a record can have: groups=(...)."
             )
         return hits.long().argmax(1)

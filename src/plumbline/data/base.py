@@ -18,6 +18,7 @@ from plumbline.registry import Registry
 if TYPE_CHECKING:
     from plumbline.data.table_encoding import TableEncoding
 
+Source = Literal["public", "private", "training"]
 Prepare = Callable[[Tensor], Tensor]
 _AT_ONCE = 4096  # records that a model sees at a time, where it is only judged
 
@@ -48,10 +49,16 @@ class Split(Dataset[tuple[Any, Tensor]]):
             statement of a run on this part lists it.
         origin: The part that these records were selected from, and their places there (``[n]``), so
             that what is computed once for the whole need not be computed again.
+        public_records: The number of records that is public, if one is: stated, or released with
+            noise (``records_noisy``).
+        stated: What was stated about the records without looking at them, in words.
     """
 
     not_covered: tuple[str, ...] = ()
     origin: tuple[Split, Tensor] | None = None
+    public_records: int | None = None
+    records_noisy: bool = False
+    stated: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -112,7 +119,7 @@ class Split(Dataset[tuple[Any, Tensor]]):
         part = Split(
             rows, self.y[index], None if features is None else features[index], self.prepare
         )
-        part.not_covered = self.not_covered
+        part.not_covered, part.stated = self.not_covered, self.stated
         part.origin = (self, index)
         return part
 
@@ -123,16 +130,19 @@ class Constant:
 
     Attributes:
         what: Such as "the mean and standard deviation of age".
-        source: "public" for constants stated without looking at the data; "training" when computed
-            from the private training records, which epsilon does not cover.
+        source: "public" for constants stated without looking at the data; "private" for what was
+            released with noise, which epsilon covers; "training" when computed from the private
+            training records as they are, which it does not cover.
     """
 
     what: str
-    source: Literal["public", "training"]
+    source: Source
 
     def __str__(self) -> str:
         if self.source == "public":
             return f"{self.what}: public constants"
+        if self.source == "private":
+            return f"{self.what}: found privately, covered by epsilon"
         return f"{self.what}: computed from the training records, not covered by epsilon"
 
 

@@ -42,8 +42,8 @@ def codes(
     except KeyError:
         row = next(row for row, cell in enumerate(column) if cell not in places)
         raise DataError(
-            f"The column '{name}' has {column[row]!r} in {where(row)}, which is none of its "
-            f"{len(values)} values: {_some(values)}."
+            f"The column '{name}' has a value in {where(row)} that is none of its {len(values)}. "
+            "Declare every value that it can have, or mend the cell."
         ) from None
     return torch.from_numpy(coded)
 
@@ -66,21 +66,19 @@ def to_unit_range(column: Tensor, ends: tuple[float, float]) -> Tensor:
 
 def split(records: int, test_fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """The indices of the training and of the test records, drawn without replacement."""
-    if not 0 < test_fraction < 1:
-        raise ValueError(
-            f"test_fraction is {test_fraction!r}; it must be between 0 and 1, such as 0.2."
-        )
+    check_share("test_fraction", test_fraction)
     order = torch.randperm(records, generator=generator)
     train = records - round(test_fraction * records)
     return order[:train], order[train:]
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuses a share that leaves nothing on one side."""
+    if not 0 < value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be between 0 and 1, such as 0.2.")
 
 
 def check_one_of(name: str, value: object, allowed: Mapping[str, object] | Sequence[str]) -> None:
     """Refuses an option that is not allowed."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")
-
-
-def _some(values: Sequence[str]) -> str:
-    shown = ", ".join(map(repr, values[:10]))
-    return shown if len(values) <= 10 else f"{shown}, ..."

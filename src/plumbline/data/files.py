@@ -150,7 +150,7 @@ def reading(file: File | None, path: Path) -> Iterator[None]:
         if isinstance(error, FileNotFoundError | PermissionError) or not path.is_file():
             raise
         if file is None:
-            raise DataError(_unreadable(path, error)) from error
+            raise DataError(_unreadable(path, error)) from None  # it may quote what it read
         expected = "" if file.size is None else f" (expected {file.size:,})"
         published = "" if file.md5 is None else f" (published: {file.md5})"
         raise DataError(
@@ -168,27 +168,27 @@ def _unreadable(path: Path, error: Exception) -> str:
             f"{path} cannot be read to its end: {error}. It has {size:,} bytes: it is damaged or "
             "truncated, or another kind of file than its name says."
         )
-    byte, line, wide = _not_utf8(path)
+    line, wide = _not_utf8(path)
     encoding = "utf-16" if wide else "latin1"
     excel = " (in Excel as 'CSV UTF-8')" if path.suffix.lower() == ".csv" else ""
     new = path.with_name(f"{path.stem}-utf8{path.suffix}")
     return (
-        f"{path} is not UTF-8 (byte 0x{byte:02x} in line {line:,}). Save it as UTF-8{excel}, "
+        f"{path} is not UTF-8 (line {line:,}). Save it as UTF-8{excel}, "
         f"or convert it, as in: iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > "
         f"{shlex.quote(str(new))}"
     )
 
 
-def _not_utf8(path: Path) -> tuple[int, int, bool]:
-    """The first byte that is not UTF-8, its line, and whether the file starts like UTF-16."""
+def _not_utf8(path: Path) -> tuple[int, bool]:
+    """The first line that is not UTF-8, and whether the file starts like UTF-16."""
     wide = False
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):  # no character spans two lines
             wide = wide or (number == 1 and line.startswith((codecs.BOM_LE, codecs.BOM_BE)))
             try:
                 line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                return line[error.start], number, wide
+            except UnicodeDecodeError:
+                return number, wide
     raise DataError(f"{path} was changed while it was read. Try again.")
 
 

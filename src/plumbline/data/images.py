@@ -131,8 +131,8 @@ def labels(values: npt.NDArray[np.generic], classes: int, path: Path) -> Tensor:
     y = values.astype(np.int64)
     if len(y) and (y.min() < 0 or y.max() >= classes):
         raise DataError(
-            f"{path} has labels from {y.min()} to {y.max()} where 0 to {classes - 1} are expected: "
-            "it is damaged, or another file. Delete it and get it again."
+            f"{path} has labels outside of 0 to {classes - 1}: it is damaged, or another file. "
+            "Delete it and get it again."
         )
     return torch.from_numpy(y)
 

@@ -17,6 +17,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from plumbline.data.base import Constant, Split, Splits
 from plumbline.data.encoding import split
+from plumbline.record_errors import RecordError, read_quietly
 
 Groups = Sequence[int] | Tensor
 
@@ -62,11 +63,15 @@ def as_splits(
     train = _part(data, of_train)
     if test is not None:
         held_out = _part(test, of_test)
+        numbers = torch.arange(len(train)), torch.arange(len(held_out))
     else:
         generator = torch.Generator("cpu").manual_seed(seed)
-        order, later = split(len(train), test_fraction, generator)
-        train, held_out = train.select(order), train.select(later)
-    return _splits(name, train, held_out, classes, groups, constants)
+        numbers = split(len(train), test_fraction, generator)
+        train, held_out = (train.select(own) for own in numbers)
+    return _splits(name, train, held_out, numbers, classes, groups, constants)
+
+
+_MOST = 10_000  # classes or groups that are not declared
 
 
 class Wrapped:
@@ -84,7 +89,7 @@ class Wrapped:
         numbers = self._order[index].tolist()
         if not numbers:
             return default_collate([self._data[0][0]])[:0]
-        return default_collate([self._data[number][0] for number in numbers])
+        return default_collate([read_quietly(self._data.__getitem__, k)[0] for k in numbers])
 
     def select(self, index: Tensor) -> Wrapped:
         """These records only."""
@@ -95,13 +100,14 @@ def _splits(
     name: str,
     train: Split,
     test: Split,
+    numbers: tuple[Tensor, Tensor],
     classes: Sequence[object] | None,
     groups: Sequence[object] | None,
     constants: Sequence[Constant],
 ) -> Splits:
     """The data set, once its values are found to be among the declared ones."""
     own = list(constants)
-    class_names = _names("classes", "y", train.y, test.y, classes)
+    class_names = _names("classes", "y", (train.y, test.y), numbers, classes)
     if classes is None:
         own.append(Constant("the number of classes", "training"))
     group_names: tuple[str, ...] = ()
@@ -109,22 +115,33 @@ def _splits(
         raise ValueError("One of the training and the test part has groups; both must, or neither.")
     if train.sensitive_features is not None and test.sensitive_features is not None:
         features = train.sensitive_features, test.sensitive_features
-        group_names = _names("groups", "sensitive_features", *features, groups)
+        group_names = _names("groups", "sensitive_features", features, numbers, groups)
         if groups is None:
             own.append(Constant("the number of groups", "training"))
     return Splits(name, train, test, class_names, group_names, tuple(own))
 
 
 def _names(
-    kind: str, what: str, train: Tensor, test: Tensor, given: Sequence[object] | None
+    kind: str,
+    what: str,
+    parts: tuple[Tensor, Tensor],
+    numbers: tuple[Tensor, Tensor],
+    given: Sequence[object] | None,
 ) -> tuple[str, ...]:
     """The names of classes or groups; the values must be their places."""
+    train, _ = parts
     count = int(train.max()) + 1 if given is None and len(train) else len(given or ())
-    for values in (train, test):
-        if len(values) and not 0 <= int(values.min()) <= int(values.max()) < count:
-            raise ValueError(
-                f"{what} lies between {int(values.min())} and {int(values.max())}; with {count} "
-                f"{kind} each record must have a number from 0 to {count - 1}."
+    if given is None and count > _MOST:
+        raise RecordError(
+            f"{what} of record {int(numbers[0][train.argmax()])} is above {_MOST:,}; {kind} are "
+            f"numbered from 0 on without gaps. If there are so many, declare them: {kind}=."
+        )
+    for values, own in zip(parts, numbers, strict=True):
+        outside = own[(values < 0) | (values >= count)]
+        if len(outside):
+            raise RecordError(
+                f"{what} of record {int(outside.min())} is out of range; with {count} {kind} each "
+                f"record must have a number from 0 to {count - 1}."
             )
     return tuple(map(str, range(count) if given is None else given))
 
@@ -166,11 +183,24 @@ def _read(data: Any) -> tuple[Tensor, ...]:
     given = getattr(data, "targets", None)  # torchvision's
     if given is not None and len(given) == len(data):
         return (torch.as_tensor(given),)
-    records = [tuple(data[number][1:]) for number in range(len(data))]
+    records = [tuple(read_quietly(data.__getitem__, k)[1:]) for k in range(len(data))]
     if {len(one) for one in records} not in ({1}, {2}):
         raise ValueError("There must be records, each of them (x, y) or each (x, y, group).")
     columns = zip(*records, strict=True)
-    return tuple(torch.tensor([float(one) for one in values]) for values in columns)
+    return tuple(
+        torch.tensor([_number(name, number, one) for number, one in enumerate(values)])
+        for name, values in zip(("y", "sensitive_features"), columns, strict=False)
+    )
+
+
+def _number(name: str, record: int, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise RecordError(
+            f"{name} of record {record} is of type {type(value).__name__} and is no number; give "
+            "the class or group from 0 on."
+        ) from None
 
 
 def _whole(what: str, values: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 ``table`` makes a ``TableEncoding`` and trains on what it gives; written to a file as plain
 values and read again with ``read_encoding``, it gives the same numbers for the same cells. What of
-it was taken from the training rows is not covered by epsilon, and the file says so.
+it was taken from the training rows as they are is not covered by epsilon, and the file says so.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from plumbline.data.encoding import Where, check_one_of, one_hot, to_unit_range
+from plumbline.data.encoding import check_one_of, to_unit_range
 from plumbline.data.files import DataError
-from plumbline.data.table_files import Table, TableChunk, open_table
+from plumbline.data.table_counts import lacking, numbers_of
+from plumbline.data.table_files import NO_HEADER, Table, TableChunk, open_table
 
-FORMAT = 2
+FORMAT = 3
+Missing = Literal["error", "drop", "fill"]
+MISSING = ("error", "drop", "fill")
 
 
 @dataclass(frozen=True)
@@ -37,14 +40,16 @@ class Numeric:
         name: The column.
         low: What becomes -1, and all below it.
         high: What becomes 1, and all above it.
+        fill: What a missing number is taken to be, where missing ones are filled.
     """
 
     name: str
     low: float
     high: float
+    fill: float
 
     def __post_init__(self) -> None:
-        if not -math.inf < self.low <= self.high < math.inf:
+        if not (-math.inf < self.low <= self.high < math.inf and math.isfinite(self.fill)):
             raise ValueError(f"The range of '{self.name}' is ({self.low}, {self.high}).")
 
     @property
@@ -52,47 +57,47 @@ class Numeric:
         """The features' names."""
         return (self.name,)
 
-    def encode(self, cells: Sequence[str], where: Where, advice: str = "") -> Tensor:
-        """The cells as numbers, ``[R, 1]``; ``advice`` ends the error for a cell that is none."""
-        numbers = to_numbers(cells, self.name, where, advice)
-        return to_unit_range(numbers, (self.low, self.high))[:, None]
+    def encode(self, cells: Sequence[str], gaps: set[str]) -> Tensor:
+        """The cells as numbers, ``[R, 1]``; what is missing, or no number, is filled."""
+        numbers = numbers_of(cells)
+        if not gaps.isdisjoint(cells):
+            numbers[[cell in gaps for cell in cells]] = np.nan
+        filled = np.where(np.isnan(numbers), self.fill, numbers)
+        return to_unit_range(torch.from_numpy(filled), (self.low, self.high))[:, None]
 
-    def unseen(self, cells: Sequence[str]) -> list[str]:
-        """The cells that are treated as another: those outside the range."""
-        return [cell for cell in cells if not self.low <= float(cell) <= self.high]
+    def unseen(self, cells: Sequence[str]) -> int:
+        """How many cells are treated as another: those outside the range."""
+        found = numbers_of(cells)
+        return int(((found < self.low) | (found > self.high)).sum())
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """A column of categories, which becomes one feature for each.
+    """A column of categories, which becomes one feature for each, and one for all other cells.
 
     Attributes:
         name: The column.
         categories: The categories.
-        only: Whether any other is an error; else it counts as none of them, a row of zeros.
     """
 
     name: str
     categories: tuple[str, ...]
-    only: bool
 
     @property
     def features(self) -> tuple[str, ...]:
         """The features' names."""
-        return tuple(f"{self.name}={value}" for value in self.categories)
+        return (*(f"{self.name}={value}" for value in self.categories), f"{self.name} (other)")
 
-    def encode(self, cells: Sequence[str], where: Where, advice: str = "") -> Tensor:
-        """The cells as numbers, ``[R, categories]``."""
-        if self.only:
-            return one_hot(cells, self.categories, self.name, where)
-        known = set(self.categories)
-        cells = [cell if cell in known else " " for cell in cells]  # (No cell is a blank.)
-        return one_hot(cells, [*self.categories, " "], self.name)[:, :-1]
+    def encode(self, cells: Sequence[str], gaps: set[str]) -> Tensor:
+        """The cells as numbers, ``[R, categories + 1]``."""
+        coded = codes_or_other(cells, self.categories)
+        rows = torch.zeros(len(coded), len(self.categories) + 1)
+        return rows.scatter_(1, coded[:, None], 1.0)
 
-    def unseen(self, cells: Sequence[str]) -> list[str]:
-        """The cells that count as none of the categories."""
+    def unseen(self, cells: Sequence[str]) -> int:
+        """How many cells count as none of the categories."""
         known = set(self.categories)
-        return [cell for cell in cells if cell not in known]
+        return sum(cell not in known for cell in cells)
 
 
 Column = Numeric | Categorical
@@ -107,7 +112,7 @@ class TableEncoding:
         classes: Its values, by number.
         columns: The columns that are learned from, in the order of their features.
         missing_values: What a missing cell says.
-        not_covered: In words, what of this was computed from the private training rows.
+        not_covered: In words, what of this was taken from the private training rows as they are.
     """
 
     target: str
@@ -125,29 +130,23 @@ class TableEncoding:
         """The names of x's columns."""
         return tuple(name for column in self.columns for name in column.features)
 
-    def encode(self, chunk: TableChunk, where: Where, advice: str = "") -> Tensor:
-        """Complete rows as numbers, ``[R, features]``.
+    def encode(self, chunk: TableChunk) -> Tensor:
+        """Rows as numbers, ``[R, features]``; what is missing is filled."""
+        cells, gaps = chunk.columns, set(self.missing_values)
+        return torch.cat([one.encode(cells[one.name], gaps) for one in self.columns], 1)
 
-        Args:
-            chunk: The rows.
-            where: From a place among them to the row in words.
-            advice: How the error for a cell that is no number ends.
-        """
-        cells = chunk.columns
-        return torch.cat([one.encode(cells[one.name], where, advice) for one in self.columns], 1)
-
-    def read(
-        self, path: str | os.PathLike[str], *, missing: Literal["error", "drop"] = "error"
-    ) -> Tensor:
+    def read(self, path: str | os.PathLike[str], *, missing: Missing = "error") -> Tensor:
         """The rows of a csv or parquet file as a model sees them, ``[n, features]``.
 
         The file needs the columns that were learned from, in any order; others are not looked at.
-        Numbers outside a column's range go to its nearer end. A category that the training rows had
-        not counts as none, unless the categories were declared: then it is an error.
+        Numbers outside a column's range go to its nearer end, and categories that the encoding does
+        not have are all one.
 
         Args:
             path: The file.
-            missing: What to do with a row in which a cell is missing: "error" or "drop".
+            missing: What to do with a row in which a cell is missing, or no number in a column of
+                numbers: "error"; "drop" leaves it out; "fill" takes the column's fill for a number,
+                and for a category that of all others.
 
         Raises:
             DataError: For a column that is not there, or a cell that cannot be used, by name.
@@ -156,39 +155,33 @@ class TableEncoding:
         return torch.cat(found) if found else torch.empty(0, len(self.features))
 
     def pieces(
-        self, table: Table, *, missing: Literal["error", "drop"] = "error"
+        self, table: Table, *, missing: Missing = "error"
     ) -> Iterator[tuple[TableChunk, Tensor]]:
         """As ``read``, some rows at a time: as they are in the file, and ``[R, features]``."""
-        check_one_of("missing", missing, ("error", "drop"))
+        check_one_of("missing", missing, MISSING)
         names = [one.name for one in self.columns]
         absent = [repr(name) for name in names if name not in table.names]
         if absent:
+            there = f"Its columns are {', '.join(table.names)}." if table.has_header else NO_HEADER
             raise DataError(
-                f"{table.title} has no column {', '.join(absent)}, which the model was trained on; "
-                f"its columns are {', '.join(table.names)}."
+                f"{table.title} has no column {', '.join(absent)}, which the model was trained on. "
+                f"{there}"
             )
         gaps = set(self.missing_values)
+        numeric = {one.name for one in self.columns if isinstance(one, Numeric)}
         for chunk in table.chunks():
-            lacking = {
-                place: name
-                for name in names
-                for place, cell in enumerate(chunk.columns[name])
-                if cell in gaps
-            }
-            if lacking and missing == "error":
-                place = min(lacking)
+            bad = {} if missing == "fill" else dict(lacking(chunk, names, numeric, gaps))
+            if bad and missing == "error":
+                place = min(bad)
                 raise DataError(
-                    f"The column '{lacking[place]}' has no value in "
-                    f"{table.where(chunk.rows[place])}. Fill such cells, or leave their rows "
-                    "out (--missing drop)."
+                    f"The column '{bad[place]}' has no value, or none of its kind, in "
+                    f"{table.where(chunk.rows[place])}. Fill such cells (--missing fill), or leave "
+                    "their rows out (--missing drop)."
                 )
-            if lacking:
-                chunk = chunk.keep([place for place in range(len(chunk)) if place not in lacking])
+            if bad:
+                chunk = chunk.keep([place for place in range(len(chunk)) if place not in bad])
             if len(chunk):
-                yield chunk, self._encoded(table, chunk)
-
-    def _encoded(self, table: Table, chunk: TableChunk) -> Tensor:
-        return self.encode(chunk, lambda place: table.where(chunk.rows[place]))
+                yield chunk, self.encode(chunk)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for a file that ``read_encoding`` reads."""
@@ -223,27 +216,8 @@ def _stored() -> TypeAdapter[TableEncoding]:
     return TypeAdapter(TableEncoding)
 
 
-def to_numbers(cells: Sequence[str], name: str, where: Where, advice: str = "") -> Tensor:
-    """The cells of a numeric column, ``[R]`` of float64.
-
-    Raises:
-        DataError: Naming the first row whose cell is no finite number.
-    """
-    try:
-        numbers = np.array(list(map(float, cells)))
-    except ValueError:
-        numbers = np.array([math.nan])
-    if not np.isfinite(numbers).all():
-        place = next(place for place, cell in enumerate(cells) if not _is_finite(cell))
-        raise DataError(
-            f"The column '{name}' has {cells[place]!r} in {where(place)}, which is no finite "
-            f"number.{advice}"
-        )
-    return torch.from_numpy(numbers)
-
-
-def _is_finite(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False
+def codes_or_other(cells: Sequence[str], categories: Sequence[str]) -> Tensor:
+    """The place of each cell among the categories, ``[R]``; of any other cell, the one after."""
+    places = {value: place for place, value in enumerate(categories)}
+    coded = [places.get(cell, len(categories)) for cell in cells]
+    return torch.tensor(coded, dtype=torch.int64)

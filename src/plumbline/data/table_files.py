@@ -74,10 +74,19 @@ class Table:
             yield TableChunk(columns, range(first, first + count))
             first += count
 
+    @property
+    def has_header(self) -> bool:
+        """Whether its first row seems to name the columns. If not, no error may repeat it."""
+        return not any(map(_is_number, self.names))
+
     def where(self, row: int) -> str:
         """A row's place, in words."""
         return f"row {row + 1} of {self.title if self.path is None else self.path.name}"
 
+
+NO_HEADER = (
+    "Its first row must name the columns; some of its cells are numbers, as if it were a record."
+)
 
 TableSource = str | os.PathLike[str] | Any
 """The path of a file, or a DataFrame."""
@@ -136,9 +145,12 @@ def _read_csv(path: Path, size: int) -> Iterator[Columns]:
         lines = csv.reader(stream, skipinitialspace=True)
         try:
             names = [name.strip() for name in next(lines, [])]
-            twice = sorted({name for name in names if names.count(name) > 1})
+            twice = [place for place, name in enumerate(names, 1) if names.count(name) > 1]
             if twice:
-                raise DataError(f"{path} has more than one column called {', '.join(twice)}.")
+                raise DataError(
+                    f"The columns {', '.join(map(str, twice))} of {path} share their names with "
+                    "others. The first row must name the columns, each differently."
+                )
             _check_separator(path, names)
             done = 0
             rows = (row for row in lines if row)
@@ -154,7 +166,7 @@ def _read_csv(path: Path, size: int) -> Iterator[Columns]:
                 cells = zip(*piece, strict=True)
                 yield {name: _stripped(of) for name, of in zip(names, cells, strict=True)}
         except csv.Error as error:
-            raise OSError(str(error)) from error
+            raise OSError(f"csv.{type(error).__name__}") from None
 
 
 def _check_separator(path: Path, names: Sequence[str]) -> None:
@@ -164,8 +176,8 @@ def _check_separator(path: Path, names: Sequence[str]) -> None:
     for mark, word in ((";", "';'"), ("\t", "a tab"), ("|", "'|'")):
         if mark in names[0]:
             raise DataError(
-                f"{path} has a single column, called {names[0]!r}: its separator looks like "
-                f"{word}, and must be a comma. Save it so (in Excel as 'CSV UTF-8 (comma "
+                f"{path} has a single column: its separator looks like {word}, and must be a "
+                "comma. Save it so (in Excel as 'CSV UTF-8 (comma "
                 f"delimited)'), or convert it: pandas.read_csv({path.name!r}, sep={mark!r}).to_csv("
                 f"{path.stem + '-commas.csv'!r}, index=False), with decimal=',' where numbers have "
                 "a comma."
@@ -199,7 +211,15 @@ def _read_parquet(path: Path, size: int) -> Iterator[Columns]:
                         for place, name in enumerate(names)
                     }
     except (ArrowException, OverflowError, ValueError) as error:
-        raise OSError(str(error)) from error
+        raise OSError(f"pyarrow fails with {type(error).__name__}") from None
+
+
+def _is_number(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _text(cell: Any) -> str:

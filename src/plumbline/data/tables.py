@@ -1,46 +1,35 @@
 """A table as a data set: a csv or parquet file, or a DataFrame, with a target and other columns.
 
-Columns of text are categorical; categories and ranges are best declared. What is not declared is
-taken from the training rows (rare categories, minimum and maximum), which epsilon does not cover:
-the run works, and its privacy statement lists it. The file is read several times in pieces (what
-the columns hold, what the training rows hold, each part's numbers), so that beside the numbers
-themselves little is in memory.
+How rows become numbers is a ``Schema``: ranges, categories and classes that are declared, or that
+``plumbline train`` and ``compare`` find privately. Taken from the training rows as they are, which
+``from_data`` asks for, epsilon does not cover them, and the privacy statement says so. The file is
+read several times in pieces, so that beside the numbers themselves little is in memory.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from plumbline.data.base import Constant, Split, Splits, dataset, not_covered
-from plumbline.data.encoding import Where, check_one_of, codes, split
+from plumbline.data.base import Splits, dataset
+from plumbline.data.encoding import check_one_of
 from plumbline.data.files import DataError, TableError
-from plumbline.data.table_encoding import Categorical, Numeric, TableEncoding, to_numbers
-from plumbline.data.table_files import Table, TableChunk, TableSource, open_table
-from plumbline.data.table_inference import (
-    MOST_CATEGORIES,
-    MOST_CLASSES,
-    MOST_GROUPS,
-    Contents,
-    check_names,
-    look,
+from plumbline.data.table_counts import ColumnCounts, Counts, count
+from plumbline.data.table_encoding import (
+    MISSING,
+    Missing,
 )
+from plumbline.data.table_files import Table, TableSource, open_table
+from plumbline.data.table_records import Encoder
+from plumbline.data.table_rows import Rows, require_complete, usable
+from plumbline.data.table_schema import CATEGORY, NUMBER, STATED, Column, Kind, Schema, declared
+from plumbline.registry import unknown
 
-Categories = dict[str, list[str] | None]
-"""The values of categorical columns; None where they are to be found in the training rows."""
-
-_NO_NUMBER = (
-    " If it stands for a missing one, name it in missing_values (--missing-value) and leave these "
-    "rows out (--missing drop). If the column is categorical, name it in categorical "
-    "(--categorical); if it is of no use, in drop (--drop)."
-)
+MOST_CLASSES, MOST_GROUPS, MOST_CATEGORIES = 100, 30, 200
+TEST_FRACTION = 0.2
 
 
 @dataset("table")
@@ -49,96 +38,95 @@ def table(
     *,
     target: str,
     sensitive: str | Sequence[str] = (),
-    categorical: Mapping[str, Sequence[object]] | Sequence[str] = (),
-    ranges: Mapping[str, tuple[float, float]] | None = None,
-    classes: Sequence[object] | None = None,
-    groups: Sequence[object] | None = None,
+    categories: Mapping[str, Sequence[object]] | None = None,
+    categorical: Sequence[str] = (),
+    ranges: Mapping[str, Sequence[float]] | None = None,
+    fills: Mapping[str, float] | None = None,
+    numeric: Sequence[str] = (),
+    records: int | None = None,
+    schema: Schema | str | None = None,
+    from_data: bool = False,
+    found: Sequence[str] = (),
+    noisy_records: bool = False,
     drop: Sequence[str] = (),
-    missing: Literal["error", "drop"] = "error",
+    missing: Missing = "error",
     missing_values: Sequence[str] = ("",),
     test: TableSource | None = None,
-    test_fraction: float = 0.2,
+    test_fraction: float = TEST_FRACTION,
     seed: int = 0,
 ) -> Splits:
     """A csv or parquet file whose first row names the columns, or a pandas DataFrame.
 
     A numeric column becomes one feature, its range mapped to [-1, 1] (what lies outside goes to the
-    nearer end); a categorical column becomes one feature per category. In x ``[n, features]`` they
-    have the order of the file.
+    nearer end); a categorical column becomes one feature per category and one for all other cells.
+    In x ``[n, features]`` they have the order of the file.
 
     Args:
         path: The file, ending in ``.csv`` or ``.parquet``; or the DataFrame.
         target: The column to predict: a class.
         sensitive: The column of the group; of several columns, the groups are the intersections.
             They are categorical features too, unless dropped.
-        categorical: Columns of numbers that are categories; columns of text are found. With their
-            categories, as in ``{"city": ["Oslo", "Rome"]}``, or without: then the categories are
-            those of the training rows, and others in test rows count as none.
-        ranges: The lowest and highest value of numeric columns; of those not named here, minimum
-            and maximum of the training rows.
-        classes: The values of the target; by default those of the training rows, sorted.
-        groups: The values of a single sensitive column; by default those of the training rows,
-            sorted.
+        categories: The values of categorical columns, of the target and of the sensitive ones, as
+            in ``{"city": ["Oslo", "Rome"]}``.
+        categorical: Columns that are categorical, whose categories are not declared.
+        ranges: The lowest and highest value of numeric columns.
+        fills: What a missing number is taken to be; by default the middle of its range.
+        numeric: Columns that are numeric, whose range is not declared.
+        records: The number of rows in the table, if it is public knowledge.
+        schema: A file, or a ``Schema``, that says the same as these six.
+        from_data: Takes what is not declared from the training rows as they are. A column of which
+            more than half of the cells are numbers is then numeric.
+        found: Columns whose values here were found privately. Rows of a class that was not found
+            are left out, and a group that was not found is one of all others.
+        noisy_records: Whether ``records`` was found privately.
         drop: Columns to leave out.
-        missing: What to do with a row in which a cell is missing: "error" or "drop".
+        missing: What to do with a row in which a cell is missing, or no number in a numeric column:
+            "error"; "drop" leaves it out; "fill" fills features, and leaves rows out that lack the
+            target or the group.
         missing_values: What a missing cell says.
         test: A second file or DataFrame with the test rows; without it they are split off.
-        test_fraction: The share of the rows to split off.
+        test_fraction: The share of the rows to split off, on average: each has a coin of its own.
         seed: Decides which.
 
     Raises:
         TableError: For a file that is no table, an unknown column, or one that cannot be used so;
-            and for an unknown category, a missing cell or one that is no number, by row and column.
+            for something that is not declared; and for a missing cell, by row and column.
     """
+    asked = dict(locals())
     with _own_file():
-        check_one_of("missing", missing, ("error", "drop"))
-        by = (sensitive,) if isinstance(sensitive, str) else tuple(sensitive or ())
-        ends = {name: (low, high) for name, (low, high) in (ranges or {}).items()}
-        categories = _declared(categorical, by, groups)
-        source = open_table(path)
-        check_names(source, [target, *by, *categories, *ends, *drop])
-        _check_together(target, by, categories, drop)
-        used = [name for name in source.names if name in (target, *by) or name not in drop]
-        features = [name for name in used if name != target and name not in drop]
-        if not features:
-            raise TableError(f"{source.title} has no column to learn from beside '{target}'.")
-        contents = look(source, used, missing_values)
-        of_text = (name for name in features if contents.columns[name].words)
-        categories |= {name: None for name in of_text if name not in {**categories, **ends}}
-        _check_ranges(ends, [name for name in features if name not in categories])
-        _check_sizes(contents, target, classes, by, categories)
-        if missing == "error":
-            contents.require_complete((target, *by))
-        rows = contents.complete
-        if test is None:
-            generator = torch.Generator("cpu").manual_seed(seed)
-            train, held_out = split(len(rows), test_fraction, generator)
-            parts = [_Rows(source, rows[train]), _Rows(source, rows[held_out])]
-        else:
-            second = open_table(test)
-            check_names(second, used)
-            later = look(second, used, missing_values)
-            if missing == "error":
-                later.require_complete((target, *by))
-            parts = [_Rows(source, rows), _Rows(second, later.complete)]
-        if not all(len(part.rows) for part in parts):
+        plan = _planned(asked)
+        if from_data:
+            plan = plan.taken_from(plan.counts())
+        if undeclared := plan.undeclared:
             raise TableError(
-                f"{source.title} leaves {len(parts[0].rows)} training and {len(parts[1].rows)} "
-                "test rows; both must be there."
+                f"{plan.source.title} has columns whose categories or range are not declared: "
+                f"{', '.join(undeclared)}. Declare them (categories, ranges or a schema); let "
+                "plumbline.train or compare find them privately; or take them from the rows as "
+                "they are (from_data, --from-data), which epsilon does not cover."
             )
-        encoder = _Encoder(
-            parts[0], target, by, features, categories, ends, classes, missing_values
-        )
-        return Splits(
-            source.path.stem if source.path else "own",
-            encoder.records(parts[0]),
-            encoder.records(parts[1]),
+        train, held_out = plan.parts()
+        if not (len(train) and len(held_out)):
+            raise TableError(
+                f"{plan.source.title} leaves {len(train)} training and {len(held_out)} test rows; "
+                "both must be there."
+            )
+        encoder = Encoder(plan)
+        splits = Splits(
+            plan.source.path.stem if plan.source.path else "own",
+            encoder.records(train),
+            encoder.records(held_out),
             classes=encoder.encoding.classes,
             groups=encoder.groups,
             constants=encoder.constants,
             features=encoder.encoding.features,
             encoding=encoder.encoding,
         )
+        encoder.check_declared(splits.train)
+        public = [one.what for one in encoder.constants if one.source == "public"]
+        splits.train.public_records = plan.training_records
+        splits.train.records_noisy = noisy_records
+        splits.train.stated = tuple(public)
+        return splits
 
 
 @contextmanager
@@ -153,193 +141,226 @@ def _own_file() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Rows of a table, in an order of their own.
+class TablePlan:
+    """A table as it was described, before any of its rows is looked at.
 
     Attributes:
-        table: The table.
-        rows: Their places in it, ``[n]``.
+        source: The table.
+        target, sensitive, found: As of ``table``.
+        features: The columns that are learned from, in the order of the file.
+        schema: What is known of them, of the target and of the sensitive columns.
+        missing, missing_values, test_fraction, seed: As of ``table``.
+        test: The test rows' table, if there is one.
+        taken: The columns whose schema was taken from the training rows as they are.
     """
 
-    table: Table
-    rows: Tensor
+    source: Table
+    target: str
+    sensitive: tuple[str, ...]
+    features: tuple[str, ...]
+    schema: Schema
+    found: frozenset[str]
+    missing: Missing
+    missing_values: tuple[str, ...]
+    test: Table | None
+    test_fraction: float
+    seed: int
+    taken: frozenset[str] = frozenset()
 
-    def where(self, chunk: TableChunk) -> Where:
-        """From a place in a chunk to the row in words."""
-        return lambda place: self.table.where(chunk.rows[place])
+    @property
+    def used(self) -> list[str]:
+        """All columns that are looked at, in the order of the file."""
+        wanted = {*self.features, *self.sensitive, self.target}
+        return [name for name in self.source.names if name in wanted]
 
-    def pieces(self) -> Iterator[tuple[TableChunk, Tensor]]:
-        """The rows as they come in the file, and the place that each has here, ``[R]``."""
-        order = self.rows.argsort()
-        found = self.rows[order]
-        for chunk in self.table.chunks():
-            first = chunk.rows[0]
-            ends = torch.tensor([first, first + len(chunk)])
-            start, end = torch.searchsorted(found, ends).tolist()
-            if end - start < len(chunk):
-                chunk = chunk.keep((found[start:end] - first).tolist())
-            if len(chunk):
-                yield chunk, order[start:end]
+    @property
+    def undeclared(self) -> list[str]:
+        """The columns that the schema does not say enough about."""
+        return [name for name in self.used if not self.schema[name].complete]
 
+    @property
+    def training_records(self) -> int | None:
+        """How many rows are expected in the training part, if the number of rows is public."""
+        rows = self.schema.records
+        return rows if rows is None else max(1, round(rows * self.training_share))
 
-class _Encoder:
-    """Everything that turns rows into numbers, declared or taken from the training rows."""
+    @property
+    def training_share(self) -> float:
+        """How many of the table's rows are trained on, on average."""
+        return 1.0 if self.test is not None else 1 - self.test_fraction
 
-    def __init__(
-        self,
-        training: _Rows,
-        target: str,
-        sensitive: tuple[str, ...],
-        features: list[str],
-        categories: Categories,
-        ranges: dict[str, tuple[float, float]],
-        classes: Sequence[object] | None,
-        missing_values: Sequence[str],
-    ) -> None:
-        own = {target: None if classes is None else _texts(classes)}
-        declared = {name for name, values in (categories | own).items() if values is not None}
-        numeric = [name for name in features if name not in categories and name not in ranges]
-        found_ends, found = _found(
-            training, numeric, [name for name in (*categories, target) if name not in declared]
+    @cached_property
+    def _numeric(self) -> set[str]:
+        return set(self.schema.of_kind(NUMBER, self.features))
+
+    def usable(self, source: Table) -> Rows:
+        """The rows of a table that are used.
+
+        Raises:
+            TableError: If cells are missing, and that is an error.
+        """
+        needed = [self.target, *self.sensitive] if self.missing == "fill" else self.used
+        classes = None
+        if self.target in self.found:
+            classes = self.target, set(self.schema[self.target].categories or ())
+        rows, gaps = usable(
+            source,
+            needed,
+            numeric=self._numeric,
+            gaps=set(self.missing_values),
+            classes=classes,
         )
-        values = {
-            name: found[name] if given is None else given
-            for name, given in (categories | own).items()
-        }
-        ends = ranges | found_ends
-        apart = [name for name in sensitive if name not in features]
-        coded = [*(name for name in features if name in categories), *apart]
-        self._sensitive = {name: values[name] for name in sensitive}
-        self.groups = _intersections(self._sensitive)
-        self.constants = (
-            *_constants("the categories of", coded, declared),
-            *_constants("the lowest and highest value of", ends, set(ranges)),
-            *_constants("the classes of", [target], declared),
+        if self.missing == "error":
+            require_complete(gaps, (self.target, *self.sensitive))
+        return rows
+
+    def parts(self) -> tuple[Rows, Rows]:
+        """The training and the test rows."""
+        rows = self.usable(self.source)
+        if self.test is None:
+            return rows.split(self.test_fraction, self.seed)
+        return rows, self.usable(self.test)
+
+    def counts(self) -> Counts:
+        """What the training rows hold in the columns that are not declared.
+
+        Raises:
+            TableError: If a column of numbers has a word in it, and missing cells are an error.
+        """
+        if not self.undeclared:
+            return Counts({}, len(self.parts()[0]))
+        training = self.parts()[0]
+        found = count(training.chunks(), self.undeclared, set(self.missing_values))
+        for name, column in found.columns.items():
+            kind = self.schema[name].kind
+            if self.missing == "error" and kind is None and 0 < column.words < column.numbers:
+                raise TableError(
+                    f"The column '{name}' of {self.source.title} holds numbers, but "
+                    f"{column.words:,} of its cells are none. If they stand for missing values, "
+                    "say so (missing_values, --missing-value) and leave their rows out or fill "
+                    "them (--missing drop or "
+                    "--missing fill); if the column is categorical, name it in categorical "
+                    "(--categorical); if it is of no use, in drop (--drop)."
+                )
+        return found
+
+    def taken_from(self, counts: Counts) -> TablePlan:
+        """The plan with what is not declared taken from the rows that were counted."""
+        columns = {name: _taken(self, name, column) for name, column in counts.columns.items()}
+        return replace(
+            self, schema=self.schema.with_columns(columns), taken=frozenset(self.undeclared)
         )
-        self.encoding = TableEncoding(
-            target=target,
-            classes=tuple(values[target]),
-            columns=tuple(
-                Numeric(name, *ends[name])
-                if name in ends
-                else Categorical(name, tuple(values[name]), name in declared)
-                for name in features
-            ),
-            missing_values=tuple(missing_values),
-            not_covered=not_covered(self.constants),
-        )
-
-    def records(self, rows: _Rows) -> Split:
-        """The rows as numbers: x ``[n, features]``, y ``[n]`` and the groups ``[n]``."""
-        x = torch.empty(len(rows.rows), len(self.encoding.features))
-        y, group = torch.zeros(2, len(x), dtype=torch.int64)
-        for chunk, places in rows.pieces():
-            cells, where, target = chunk.columns, rows.where(chunk), self.encoding.target
-            x[places] = self.encoding.encode(chunk, where, _NO_NUMBER)
-            y[places] = codes(cells[target], self.encoding.classes, target, where)
-            for name, values in self._sensitive.items():
-                own = codes(cells[name], values, name, where)
-                group[places] = group[places] * len(values) + own
-        return Split(x, y, group if self._sensitive else None)
 
 
-def _found(
-    rows: _Rows, numeric: Sequence[str], others: Sequence[str]
-) -> tuple[dict[str, tuple[float, float]], dict[str, list[str]]]:
-    """The ends of numeric columns and the values of others, in these rows."""
-    ends = dict.fromkeys(numeric, (math.inf, -math.inf))
-    values: dict[str, set[str]] = {name: set() for name in others}
-    for chunk, _ in rows.pieces() if numeric or others else ():
-        for name, (low, high) in ends.items():
-            numbers = to_numbers(chunk.columns[name], name, rows.where(chunk), _NO_NUMBER)
-            ends[name] = min(low, float(numbers.min())), max(high, float(numbers.max()))
-        for name in others:
-            values[name].update(chunk.columns[name])
-    return ends, {name: sorted(seen) for name, seen in values.items()}
+def plan_table(path: TableSource, **options: Any) -> TablePlan:
+    """What ``table`` would do with these options of its own; no row is looked at.
+
+    Raises:
+        TableError: If the options do not fit the table's columns, or each other.
+    """
+    with _own_file():
+        defaults = {name: value for name, value in (table.__kwdefaults__ or {}).items()}
+        return _planned({"path": path, **defaults, **options})
 
 
-def _declared(
-    given: Mapping[str, Sequence[object]] | Sequence[str],
-    sensitive: tuple[str, ...],
-    groups: Sequence[object] | None,
-) -> Categories:
-    if isinstance(given, str):
-        raise TypeError(f"categorical is the text {given!r}; give a list of names, or a mapping.")
-    categories: Categories = dict.fromkeys(given)
-    if isinstance(given, Mapping):
-        categories = {name: _texts(values) for name, values in given.items()}
-    if groups is not None and len(sensitive) != 1:
+def described(path: TableSource, *, from_data: bool = False) -> Schema:
+    """A schema of all columns to be filled in; on request with what the rows hold, as it is.
+
+    The kind of a column is that of most of its cells.
+    """
+    with _own_file():
+        source = open_table(path)
+        counts = count(source.chunks(), source.names, {""})
+    found: dict[str, Column] = {}
+    for name, column in counts.columns.items():
+        kind: Kind = NUMBER if column.numbers > column.words else CATEGORY
+        found[name] = Column(kind)
+        if from_data and kind == NUMBER:
+            found[name] = Column(kind, (column.low, column.high), column.median())
+        elif from_data and len(column.categories) <= MOST_CATEGORIES:
+            found[name] = Column(kind, categories=tuple(sorted(column.categories)))
+    return Schema(found, counts.rows if from_data else None)
+
+
+def _planned(asked: Mapping[str, Any]) -> TablePlan:
+    check_one_of("missing", asked["missing"], MISSING)
+    given, target = asked["sensitive"], asked["target"]
+    sensitive = (given,) if isinstance(given, str) else tuple(given or ())
+    schema = declared(**{name: asked[name] for name in STATED})
+    if asked["from_data"] and schema.records is not None:
         raise TableError(
-            "groups are given without a sensitive column, or with several; name one, sensitive=."
+            "records states the number of rows, and from_data takes it from the rows as they are; "
+            "give one of the two."
         )
-    for name in sensitive:
-        if groups is not None or name not in categories:
-            categories[name] = None if groups is None else _texts(groups)
-    for name, values in categories.items():
-        if values is not None and (not values or len(set(values)) < len(values)):
-            raise TableError(f"The column '{name}' has the categories {values}; give each once.")
-    return categories
-
-
-def _intersections(sensitive: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """The groups' names: a column's values, or "sex=f & city=Oslo" for several columns."""
-    if len(sensitive) == 1:
-        return tuple(*sensitive.values())
-    named = [[f"{name}={value}" for value in values] for name, values in sensitive.items()]
-    return tuple(" & ".join(parts) for parts in itertools.product(*named)) if named else ()
-
-
-def _texts(values: Iterable[object]) -> list[str]:
-    return [str(value).strip() for value in values]
-
-
-def _check_together(
-    target: str, sensitive: Sequence[str], categories: Categories, drop: Sequence[str]
-) -> None:
+    source = open_table(asked["path"])
+    drop = asked["drop"]
+    check_names(source, [target, *sensitive, *schema.columns, *drop])
     if target in (*sensitive, *drop):
         raise TableError(f"The target '{target}' cannot be sensitive or dropped as well.")
-    if target in categories:
-        raise TableError(f"The target '{target}' is also a categorical column; give classes=.")
     if len(set(sensitive)) < len(sensitive):
         raise TableError(f"The sensitive columns are {list(sensitive)}; give each once.")
-
-
-def _check_ranges(ranges: Mapping[str, tuple[float, float]], numeric: Sequence[str]) -> None:
-    for name, (low, high) in ranges.items():
-        if name not in numeric:
+    features = tuple(name for name in source.names if name != target and name not in drop)
+    if not features:
+        raise TableError(f"{source.title} has no column to learn from beside '{target}'.")
+    # What is said about a column that is dropped is of no use, and does no harm.
+    columns = {n: c for n, c in schema.columns.items() if n in (*features, target, *sensitive)}
+    for name in (target, *sensitive):
+        if schema[name].kind == NUMBER:
             raise TableError(
-                f"There is a range for '{name}', which is no numeric feature: it is the target, "
-                "categorical, or dropped."
+                f"The column '{name}' is said to be numeric, and it is the target or sensitive: "
+                "these are categorical. Give its values (categories, --categories)."
             )
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise TableError(f"The range of '{name}' is ({low}, {high}); low must be below high.")
-
-
-def _check_sizes(
-    contents: Contents,
-    target: str,
-    classes: Sequence[object] | None,
-    sensitive: Sequence[str],
-    categories: Categories,
-) -> None:
-    """Refuses columns with too many values, where their values are not declared."""
-    if classes is None:
-        advice = "Give a column of classes; numbers are not predicted"
-        contents.columns[target].check_size(target, MOST_CLASSES, "the target", advice)
-    if len(contents.columns[target].values if classes is None else classes) < 2:
+        columns[name] = replace(schema[name], kind=CATEGORY)
+    classes = columns[target].categories
+    if classes is not None and len(classes) < 2:
         raise TableError(f"The target '{target}' has one value only; there is nothing to learn.")
-    for name, values in categories.items():
-        if values is None and name in sensitive:
-            advice = "Group its values first"
-            contents.columns[name].check_size(name, MOST_GROUPS, "sensitive", advice)
-        elif values is None and name in contents.columns:
-            advice = f"Leave it out (drop, --drop {name})"
-            contents.columns[name].check_size(name, MOST_CATEGORIES, "categorical", advice)
+    second = None if asked["test"] is None else open_table(asked["test"])
+    plan = TablePlan(
+        source=source,
+        target=target,
+        sensitive=sensitive,
+        features=features,
+        schema=replace(schema, columns=columns),
+        found=frozenset(asked["found"]),
+        missing=asked["missing"],
+        missing_values=tuple(asked["missing_values"]),
+        test=second,
+        test_fraction=asked["test_fraction"],
+        seed=asked["seed"],
+    )
+    if second is not None:
+        check_names(second, plan.used)
+    return plan
 
 
-def _constants(what: str, names: Iterable[str], declared: set[str]) -> list[Constant]:
-    """One for the columns that are declared, one for those that are not."""
-    own = [name for name in names if name in declared]
-    found = [name for name in names if name not in declared]
-    stated = [Constant(f"{what} {', '.join(own)}", "public")] if own else []
-    return [*stated, *([Constant(f"{what} {', '.join(found)}", "training")] if found else [])]
+def check_names(table: Table, names: Sequence[str]) -> None:
+    """Refuses names that no column has."""
+    for name in names:
+        if name not in table.names:
+            words = unknown(f"column of {table.title} called", name, table.names)
+            raise TableError(f"{words[0].upper()}{words[1:]}")
+
+
+def _taken(plan: TablePlan, name: str, column: ColumnCounts) -> Column:
+    kind = plan.schema[name].kind
+    if kind == NUMBER or (kind is None and column.numbers > column.words):
+        if not column.numbers:
+            raise TableError(f"The column '{name}' has no number; leave it out (--drop {name}).")
+        fill = plan.schema[name].fill
+        ends = column.low, column.high
+        return Column(NUMBER, ends, column.median() if fill is None else fill)
+    use, most, advice = "categorical", MOST_CATEGORIES, f"Leave it out (drop, --drop {name})"
+    if name in plan.sensitive:
+        use, most, advice = "sensitive", MOST_GROUPS, "Group its values first"
+    if name == plan.target:
+        advice = "Give a column of classes; numbers are not predicted"
+        use, most = "the target", MOST_CLASSES
+    values = tuple(sorted(column.categories))
+    if len(values) > most:
+        raise TableError(
+            f"The column '{name}' is {use} and has {len(values):,} different values; at most "
+            f"{most} are allowed. {advice}."
+        )
+    if name == plan.target and len(values) < 2:
+        raise TableError(f"The target '{name}' has one value only; there is nothing to learn.")
+    return Column(CATEGORY, categories=values)

@@ -9,11 +9,13 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from plumbline.auditing.admission import admit
+from plumbline.data import Splits
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.objects import found
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.models import MODELS
+from plumbline.record_errors import is_out_of_range
 from plumbline.registry import options_of
 from plumbline.without_trace import evaluating
 
@@ -26,8 +28,12 @@ def parts_of(spec: RunSpec) -> str:
     return json.dumps([part.model_dump(mode="json") for part in parts])
 
 
-def check_fits(spec: RunSpec) -> None:
+def check_fits(spec: RunSpec, splits: Splits | None = None) -> None:
     """Gives two records to the network, and builds the method.
+
+    Args:
+        spec: The run.
+        splits: Records to give it in place of the run's own.
 
     Raises:
         RecipeError: If it cannot take them, with their shape and the options that it has; if one of
@@ -35,7 +41,7 @@ def check_fits(spec: RunSpec) -> None:
         NotAdmitted: If the method is from outside, and moves more than it declares.
     """
     try:
-        splits = load_data(spec)
+        splits = load_data(spec) if splits is None else splits
         with torch.random.fork_rng(devices=[]):
             model = spec.build_model(splits)
     except TypeError as error:  # an option that is not there
@@ -45,12 +51,16 @@ def check_fits(spec: RunSpec) -> None:
         with evaluating(model), torch.no_grad():
             model(x)
     except Exception as error:  # each layer fails in its own way
+        if is_out_of_range(error):  # torch's words would quote the number
+            reason = "a number of a record is out of range where it is looked up"
+        else:
+            reason = str(error)
         shape = tree_map(lambda rows: list(rows.shape[1:]), x)
         raise RecipeError(
             f"The network '{spec.model.name}' cannot take the data '{spec.data.title}': a record "
-            f"has the shape {shape}, on which it fails with: {error}."
+            f"has the shape {shape}, on which it fails with: {reason}."
             f"{_options(spec.model.name)}"
-        ) from error
+        ) from None
     try:
         method = spec.build_method(len(splits.groups))
     except TypeError as error:  # a setting that is missing

@@ -36,6 +36,8 @@ def load_part(part: DataPart, seed: int) -> Splits:
     of images.
     """
     options = {"split_seed": seed, **part.options}
+    if part.found is not None:
+        options |= {"found": part.found.columns, "noisy_records": part.found.records}
     scales = part.scales if part.features else None
     return _loaded(part.name, json.dumps(options), scales, _state(part))
 
@@ -94,6 +96,9 @@ def _held_out(splits: Splits, share: float, seed: int) -> Splits:
             "record on one side. Give more records, or a share nearer to 0.5."
         )
     train, test = (splits.train.select(side.nonzero().flatten()) for side in (~held, held))
+    if splits.train.public_records is not None:
+        train.public_records = max(1, round(splits.train.public_records * (1 - share)))
+        train.records_noisy = splits.train.records_noisy
     return replace(splits, train=train, test=test)
 
 

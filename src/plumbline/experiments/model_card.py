@@ -15,8 +15,18 @@ from plumbline.experiments.verification import CONTRADICTED, NEVER, UNKNOWN, Ver
 from plumbline.fairness import NOT_COVERED
 from plumbline.formats import number
 from plumbline.mechanism.rounding import rounded_up
+from plumbline.mechanism.statement import GIVEN
 
 _METRICS = ("accuracy", "loss", "balanced accuracy", "calibration error")
+
+
+_SCHEMA: dict[Any, str] = {
+    "from the data": f" **{GIVEN}**",
+    "found privately": " It includes what it cost to find the table's ranges, categories and "
+    "number of records, as far as they were not declared.",
+    "declared": " The table's ranges, categories and classes were declared, and are taken to be "
+    "public.",
+}
 
 
 class NoCard(RuntimeError):
@@ -69,9 +79,11 @@ def _summary(found: Verification) -> str:
         if found.claim.spec.random_seed is not None
         else ""
     )
+    result = found.claim.result or {}
+    schema = _SCHEMA.get(result.get("schema"), "")
     return (
         f"Trained with differential privacy: **epsilon = {rounded_up(epsilon)} at delta = "
-        f"{found.claim.budget.delta:g}**, derived again from the run's ledger.{seeded}"
+        f"{found.claim.budget.delta:g}**, derived again from the run's ledger.{schema}{seeded}"
     )
 
 

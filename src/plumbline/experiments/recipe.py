@@ -16,7 +16,7 @@ import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tomli_w
 import torch
@@ -31,10 +31,12 @@ from pydantic import (
 
 from plumbline import methods
 from plumbline.data.base import DATASETS
+from plumbline.data.table_schema import STATED, declared
 from plumbline.diagnostics.probe import USUAL, chosen
 from plumbline.experiments.objects import found, is_object
 from plumbline.gradients import Isolation
 from plumbline.mechanism.calibration import Budget
+from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method
 from plumbline.models import MODELS
 from plumbline.objectives import LOSSES, OPTIMIZERS
@@ -105,21 +107,45 @@ class StrictPart(SettingsPart):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
 
+class FoundPart(StrictPart):
+    """What was found privately about a table: its values are among the options of the data.
+
+    Attributes:
+        run: The release's name in the ledger.
+        release: What was released, as ``StepRelease.to_dict`` has it.
+        columns: The columns that were asked about.
+        records: Whether the number of rows was.
+    """
+
+    run: str
+    release: dict[str, Any]
+    columns: tuple[str, ...] = Field(strict=False)
+    records: bool
+
+    @model_validator(mode="after")
+    def _accountable(self) -> FoundPart:
+        StepRelease.from_dict(self.release)
+        return self
+
+
 class DataPart(StrictPart):
     """Which data, the options of its loader, and fixed public features in its place.
 
     A table file is written ``table = "patients.csv"`` with the options of ``plumbline.data.table``
-    beside it; that is the data set called "table".
+    beside it; that is the data set called "table". What the options do not declare is found
+    privately before the first run, unless they say ``from_data = true``.
 
     Attributes:
         name: The data set.
         options: Of its loader.
         features: "scattering" for the scattering features of images.
         scales: How many scales these have.
+        found: What of a table's options was found privately, if anything.
     """
 
     name: Annotated[str, _named(DATASETS)]
     options: Options = Field(default_factory=dict)
+    found: FoundPart | None = None
     features: Literal["scattering"] | None = None
     scales: int = Field(default=2, ge=1)
 
@@ -128,12 +154,13 @@ class DataPart(StrictPart):
     def _table(cls, given: Any) -> Any:
         if not isinstance(given, dict) or "table" not in given:
             return given
-        kept = {name: given[name] for name in ("features", "scales") if name in given}
+        kept = {name: given[name] for name in ("features", "scales", "found") if name in given}
         options = {name: value for name, value in given.items() if name not in (*kept, "table")}
         for name in options:
             require_known("option of a table called", name, list(options_of(DATASETS["table"])))
         if "target" not in options:
             raise ValueError("a table needs 'target': the column to predict")
+        options = with_schema_file(options)
         return {"name": "table", "options": {"path": given["table"], **options}, **kept}
 
     @property
@@ -194,7 +221,8 @@ class BudgetPart(StrictPart):
     delta: float = Field(gt=0, lt=1)
     epochs: float | None = Field(default=None, gt=0)
     steps: int | None = Field(default=None, ge=1)
-    expected_batch_size: int = Field(ge=1)
+    expected_batch_size: int | None = Field(default=None, ge=1)
+    sampling_rate: float | None = Field(default=None, gt=0, le=1)
     accountant: Literal["pld", "rdp"] = "pld"
     relation: Literal["add_remove", "replace_one"] = "add_remove"
 
@@ -203,9 +231,21 @@ class BudgetPart(StrictPart):
         self.budget()
         return self
 
+    of_budget: ClassVar[tuple[str, ...]] = (
+        "epsilon", "noise_multiplier", "delta", "epochs", "steps", "expected_batch_size",
+        "sampling_rate",
+    )  # fmt: skip
+    """The fields that are those of ``plumbline.Budget``."""
+
     def budget(self) -> Budget:
         """The budget."""
-        return Budget(**self.model_dump(exclude={"accountant", "relation"}))
+        return Budget(**self.model_dump(include=set(self.of_budget)))
+
+    def rate(self, records: int | None) -> float:
+        """The sampling rate, for a number of records where it follows from one."""
+        if self.sampling_rate is not None:
+            return self.sampling_rate
+        return (self.expected_batch_size or 1) / (records or 1)
 
 
 class ProbePart(StrictPart):
@@ -302,7 +342,7 @@ class MethodPart(StrictPart):
         """The fields of a budget that it has instead of the recipe's, besides the noise."""
         own: dict[str, Any] = {}
         if self.expected_batch_size is not None:
-            own["expected_batch_size"] = self.expected_batch_size
+            own |= {"expected_batch_size": self.expected_batch_size, "sampling_rate": None}
         if self.epochs is not None:
             own |= {"epochs": self.epochs, "steps": None}
         return own
@@ -419,6 +459,17 @@ class Recipe(StrictPart):
 @functools.lru_cache
 def _is_private(name: str, settings: str) -> bool:
     return MethodPart(name=name, settings=json.loads(settings)).build().private
+
+
+def with_schema_file(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a table with what its schema file says, in place of the file.
+
+    A run then keeps what was declared, and not where it stood.
+    """
+    if not options.get("schema"):
+        return options
+    said = declared(**{name: options[name] for name in STATED if name in options})
+    return {k: v for k, v in options.items() if k not in STATED} | said.options()
 
 
 def read_toml(path: Path) -> dict[str, Any]:

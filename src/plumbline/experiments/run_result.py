@@ -29,6 +29,7 @@ from plumbline.experiments.files import (
 from plumbline.experiments.manifest import write_manifest
 from plumbline.experiments.objects import present
 from plumbline.experiments.run_spec import RunSpec
+from plumbline.experiments.settling import SchemaSource
 from plumbline.fairness import GroupReport, Undefined, to_json
 from plumbline.mechanism.ledger import Position
 from plumbline.models import MODELS
@@ -52,6 +53,7 @@ class RunResult:
         folder: The name of the run's folder.
         model: The network's name, and the options it was built with.
         settings: The method's settings, with what followed from the data.
+        schema: Where ranges, categories and classes come from, if the data are a table.
     """
 
     method: str
@@ -66,6 +68,7 @@ class RunResult:
     folder: str
     model: dict[str, Any]
     settings: dict[str, Any]
+    schema: SchemaSource | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for a file."""

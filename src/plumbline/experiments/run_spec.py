@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from plumbline import methods
 from plumbline.data import Splits
+from plumbline.data.tables import TEST_FRACTION
 from plumbline.experiments.files import RECIPE, FileError, read_json
 from plumbline.experiments.objects import found, is_object, present
 from plumbline.experiments.recipe import (
@@ -82,10 +83,26 @@ class RunSpec:
 
     @property
     def before(self) -> tuple[StepRelease, ...]:
-        """What is asked of the training records before the first step."""
+        """What is asked of the training records before the first step, a table's schema first."""
+        schema = () if self.schema is None else (self.schema,)
         if self.model.centre is None:
-            return ()
-        return (mean_release(self.model.centre, seeded=self.random_seed is not None),)
+            return schema
+        return (*schema, mean_release(self.model.centre, seeded=self.random_seed is not None))
+
+    @property
+    def schema(self) -> StepRelease | None:
+        """What was released to find the schema of a table, before this run and others like it."""
+        found = self.data.found
+        return None if found is None else StepRelease.from_dict(found.release)
+
+    @property
+    def public_records(self) -> int | None:
+        """The number of training records that is public, if the data are a table with one."""
+        rows, options = self.data.options.get("records"), self.data.options
+        if type(rows) is not int:
+            return None
+        test = 0.0 if options.get("test") else options.get("test_fraction", TEST_FRACTION)
+        return max(1, round(max(1, round(rows * (1 - test))) * (1 - self.held_out)))
 
     @property
     def facts(self) -> dict[str, Any]:

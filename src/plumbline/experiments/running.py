@@ -38,6 +38,7 @@ from plumbline.experiments.loading import evaluate_run, load_data
 from plumbline.experiments.probing import DIAGNOSTICS, probe_of
 from plumbline.experiments.run_result import RunResult, finish, read_result, versions
 from plumbline.experiments.run_spec import RunSpec, budget_of
+from plumbline.experiments.settling import charge_again, schema_source
 from plumbline.mechanism.ledger import Ledger
 from plumbline.private_training import make_private
 from plumbline.results import to_json
@@ -154,6 +155,7 @@ def _made(
             folder=spec.folder,
             model={"name": spec.model.name, "options": spec.model_options(splits)},
             settings=spec.method_settings(len(splits.groups)),
+            schema=schema_source(spec.data, splits),
         )
         private.close()
     with private.averaged() if spec.averaging is not None else nullcontext(private.model) as model:
@@ -230,7 +232,7 @@ def started(
     settings: dict[str, Any] = {
         "loss": spec.build_loss(),
         "method": method,
-        "budget": budget_of(spec, method, len(splits.train)),
+        "budget": budget_of(spec, method, splits.train.public_records or len(splits.train)),
         "accountant": spec.recipe.budget.accountant,
         "relation": spec.recipe.budget.relation,
         "sensitive_features": splits.train.sensitive_features,
@@ -241,6 +243,8 @@ def started(
         "isolation": spec.recipe.isolation,
         "before": spec.before,
     }
+    if spec.data.found is not None and ledger is not None:
+        charge_again(spec.data.found, ledger)
     made = spec.optimizer.build(model)
     there = Ranks.here().from_first("the folder", lambda: checkpoint and checkpoint.is_file())
     if not there:

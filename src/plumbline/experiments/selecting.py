@@ -18,6 +18,7 @@ import tempfile
 import textwrap
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
 from plumbline.experiments.run_result import RunResult, write_model
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
+from plumbline.experiments.settling import schema_source
 from plumbline.experiments.tuning import candidate, score_of, space_of
 from plumbline.mechanism.accountant import Releases
 from plumbline.mechanism.calibration import Plan
@@ -49,6 +51,7 @@ from plumbline.mechanism.random_source import RandomSource, SecureSource, Seeded
 from plumbline.mechanism.release import FullBatch, GaussianQuery, StepRelease
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.mechanism.selection import RandomCount
+from plumbline.mechanism.statement import GIVEN
 
 _SCORE_ERROR = 0.005  # the standard deviation of a score, as a share of the records held out
 _NO_SIZES = {"expected_batch_size": None, "epochs": None}
@@ -109,20 +112,26 @@ def select(
     splits = load_data(spec)
     # For the sampling and the steps, which do not depend on the noise.
     budget = _at_noise(recipe, row, 1.0).budget
-    plan = budget.budget().resolve(len(splits.train), accountant=budget.accountant)
-    expected = max(1, round(spec.held_out * (len(splits.train) + len(splits.test))))
+    public = splits.train.public_records
+    records = len(splits.train) if public is None else public
+    held = len(splits.test) if public is None else round(public * _odds(spec.held_out))
+    plan = budget.budget().resolve(records, accountant=budget.accountant)
+    expected = max(1, round(spec.held_out * (records + held)))
+    # What was asked of a table once, before all candidates.
+    once = [] if spec.schema is None else [(spec.schema, 1)]
 
     method, began = spec.build_method(len(splits.groups)), time.monotonic()
 
     def trained_at(noise: float) -> list[tuple[StepRelease, int]]:
         step = method.release(noise, plan.release.sampling)
-        return [*((one, 1) for one in spec.before), (step, plan.steps)]
+        asked = [(one, 1) for one in spec.before if one != spec.schema]
+        return [*asked, (step, plan.steps)]
 
     def releases_at(noise: float) -> Releases:
         return [*trained_at(noise), (_score_release(expected), 1)]
 
-    noise = count.calibrate(releases_at, epsilon=epsilon, delta=plan.delta)
-    spent = count.epsilon(releases_at(noise), delta=plan.delta)
+    noise = count.calibrate(releases_at, epsilon=epsilon, delta=plan.delta, once=once)
+    spent = count.epsilon(releases_at(noise), delta=plan.delta, once=once)
     source: RandomSource = SecureSource() if seed is None else SeededSource(seed, "selection")
     noisy = _at_noise(recipe, row, noise)
     space, best = space_of(row, recipe.tune), None
@@ -135,7 +144,7 @@ def select(
             tried = RunSpec(noisy, sized, spec.seed, spec.held_out, noise_seed=own)
             home = Path(secret) / str(number)  # of its own: equal settings may be drawn again
             result = run(tried, home)
-            _require_released(trained_at(noise), home / tried.folder / LEDGER)
+            _require_released([*once, *trained_at(noise)], home / tried.folder / LEDGER)
             score = _score(result, expected, source, number)
             if best is None or score > best[0]:
                 best = (score, chosen, home / tried.folder / MODEL)
@@ -162,10 +171,13 @@ def select(
         steps=plan.steps,
         seconds=time.monotonic() - began,
         report=measure(model, tested.test, tested.groups),
-        statement=_statement(spent, plan, noise, count, chosen, splits, seed is not None),
+        statement=_statement(
+            spent, plan, noise, count, chosen, splits, (records, held), once, seed is not None
+        ),
         folder=winner.folder,
         model={"name": spec.model.name, "options": spec.model_options(splits)},
         settings=winner.method_settings(len(splits.groups)),
+        schema=schema_source(spec.data, splits),
     )
     if splits.encoding is not None:
         write_json(kept / ENCODING, splits.encoding.to_json())
@@ -223,6 +235,10 @@ def _score(result: RunResult, expected: int, source: RandomSource, number: int) 
     return float(noisy["right"]) / expected
 
 
+def _odds(share: float) -> float:
+    return share / (1 - share)
+
+
 def _seed(source: RandomSource, number: int) -> int | None:
     """A secure run has no seed; a seeded selection gives every candidate one of its own."""
     if isinstance(source, SecureSource):
@@ -237,12 +253,22 @@ def _statement(
     count: RandomCount,
     row: MethodPart,
     splits: Splits,
+    sizes: tuple[int, int],
+    once: Sequence[tuple[StepRelease, int]],
     seeded: bool,
 ) -> str:
     looked = "".join(f" {one};" for one in splits.not_covered)
+    noisy = " (on average, from a number with noise)" if splits.train.records_noisy else ""
+    given = f" {GIVEN}" if splits.not_covered else ""
+    asked = "".join(
+        f" Before all candidates it was asked, with noise, and is counted: {query.name}."
+        for release, _ in once
+        for query in release.queries
+    )
     paragraphs = [
         f"Epsilon {rounded_up(epsilon, 4)} at delta {plan.delta:g} for one record, by RDP: it "
-        "covers the training of every candidate, their scores, and the choice of the winner.",
+        "covers the training of every candidate, their scores, and the choice of the "
+        f"winner.{asked}{given}",
         f"A random number of candidates, {count.mean:g} on average (geometric; the number itself "
         f"is not disclosed), had their settings drawn at random, independently of the data. Each "
         f"was trained for {plan.steps} steps at sampling rate {plan.sampling_rate:.4g} with noise "
@@ -250,7 +276,7 @@ def _statement(
         "it was not trained on. Only the winner is shown.",
         f"Winner: {row.title}, learning rate {row.learning_rate}, settings {row.settings}.",
         f"Taken to be public: the settings of the recipe, and the numbers of records that were "
-        f"trained on, {len(splits.train):,}, and held out, {len(splits.test):,}. Which were held "
+        f"trained on, {sizes[0]:,}, and held out, {sizes[1]:,}{noisy}. Which were held "
         "out was decided for each record alone, by its place in the data.",
         f"Not covered:{looked} metrics of the test records; where the search space comes from; "
         "anything that was looked at before.",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plumbline.experiments.files import LEDGER
+from plumbline.experiments.private_schema import SCHEMA_RUN
 from plumbline.mechanism.accountant import Relation, epsilon
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.release import StepRelease
@@ -47,8 +48,14 @@ def total_cost(folder: Path, *, delta: float, relation: Relation = "add_remove")
     """
     charged: Counter[StepRelease] = Counter()
     private = unbounded = 0
-    for ledger in sorted(folder.glob(f"*/{LEDGER}")):
-        releases = [(StepRelease.from_dict(r), n) for r, n in Ledger.read(ledger).entries()]
+    known: set[str] = set()
+    for path in sorted(folder.glob(f"*/{LEDGER}")):
+        book = Ledger.read(path)
+        # A table's schema is released once, and is in the ledger of every run that uses it.
+        runs = [run for run in book.runs() if run not in known]
+        known |= {run for run in runs if run.startswith(SCHEMA_RUN)}
+        entries = [entry for run in runs for entry in book.entries(run)]
+        releases = [(StepRelease.from_dict(release), count) for release, count in entries]
         if any(_has_no_bound(release) for release, _ in releases):
             unbounded += 1
             continue

@@ -52,7 +52,10 @@ def groups_of_feature(
             f"{where} has the values -1 and 1, and -1 means that a record's group is unknown. If "
             "it is a group here, give names, such as names={-1: 'without', 1: 'with'}."
         )
-    labels = {value: _label(where, value, by_value) for value in known}
+    labels = {}
+    for value in known:
+        first = int(np.flatnonzero(found == kinds.index(value))[0])
+        labels[value] = _label(where, value, first, by_value)
     declared = [] if by_value is None else by_value.values()
     order = list(dict.fromkeys([*declared, *(labels[value] for value in _sorted(known))]))
     if len(known) < len(kinds) or (found < 0).any():
@@ -63,16 +66,16 @@ def groups_of_feature(
     return order, np.asarray(table, np.int64)[found]
 
 
-def _label(where: str, value: Any, names: Mapping[Any, str] | None) -> str:
+def _label(where: str, value: Any, record: int, names: Mapping[Any, str] | None) -> str:
     if isinstance(value, float):
         raise ValueError(
-            f"{where} has {value!r}; give groups, by whole number or by name. Put a continuous "
-            "feature, such as age, into bins first."
+            f"{where} of record {record} is a number that is not whole; give groups, by whole "
+            "number or by name. Put a continuous feature, such as age, into bins first."
         )
     if names is not None and value not in names:
         raise ValueError(
-            f"{where} has {value!r}, which has no name; names has {list(names)}. Name every "
-            "value, or give no names."
+            f"{where} of record {record} has no name; names has {list(names)}. Name every value, "
+            "or give no names."
         )
     return str(value) if names is None else names[value]
 

@@ -65,6 +65,12 @@ class Outcomes:
                 "give torch.stack([torch.zeros_like(z), z], 1)."
             )
         rows, classes = logits.detach().double().cpu(), labels.detach().long().cpu()
+        outside = ((classes < 0) | (classes >= rows.shape[1])).nonzero()[:, 0]
+        if len(outside):
+            raise ValueError(
+                f"The label of record {int(outside[0])} is out of range; with {rows.shape[1]} "
+                f"logits it must be from 0 to {rows.shape[1] - 1}."
+            )
         if losses is None:
             losses = torch.nn.functional.cross_entropy(rows, classes, reduction="none")
         scores, predictions = rows.softmax(1).max(1)
@@ -118,8 +124,8 @@ def _probabilities(scores: Floats) -> Floats:
     outside = (scores < -_SLACK) | (scores > 1 + _SLACK)  # not NaN, which a model may well return
     if outside.any():
         raise ValueError(
-            f"scores have {float(scores[outside][0])!r}; each must be the predicted probability of "
-            "the predicted class, from 0 to 1. For logits, use Outcomes.from_logits."
+            f"The score of record {int(outside.argmax())} is not between 0 and 1; each must be the "
+            "predicted probability of the predicted class. For logits, use Outcomes.from_logits."
         )
     return np.clip(scores, 0.0, 1.0)
 

@@ -10,6 +10,7 @@ Two walks of a model give equal lists if nothing it holds was changed between th
 | lists, tuples, dicts, sets, deques | items, 5 levels deep; of more than 1,000, a sample |
 | generators of torch, NumPy and Python | their state |
 | iterators and queues | where they are, and what they hold |
+| the user's own functions with ``lru_cache`` | how many values they have computed |
 | the user's own functions, bound methods, ``partial`` | closures, defaults, attributes, arguments |
 | objects of other classes that are not the standard library's | their attributes, likewise |
 | everything else (locks, loggers, functions of other packages) | identity |
@@ -29,7 +30,7 @@ import warnings
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from types import CodeType, FunctionType, GeneratorType, MethodType, SimpleNamespace
 from typing import Any
@@ -41,7 +42,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from plumbline.gradients.held_generators import generator_of, in_slots, state_of
-from plumbline.gradients.holders import Holders, Mark, Sample, mark_of
+from plumbline.gradients.holders import Holders, Mark, SomeItems, mark_of
 from plumbline.gradients.own_code import Cells, is_own
 
 Path = tuple[Any, ...]
@@ -148,7 +149,7 @@ class Walk:
         self._held.add(value, most=_MOST)
         self._note(len(value), name, path)
         inside = value.values() if isinstance(value, dict) else value
-        self._note(tuple(map(id, inside if len(value) <= _MOST else Sample(value))), name, path)
+        self._note(tuple(map(id, inside if len(value) <= _MOST else SomeItems(value))), name, path)
         if len(value) <= _MOST and id(value) not in self._seen:
             self._seen.add(id(value))
             for place, one in enumerate(inside):
@@ -169,6 +170,10 @@ class Walk:
             self._state(lambda: _checksum(value), key, path)
         elif kind in _WITHOUT_STATE:
             self._note(id(value), key, path)
+        elif kind is _CACHED:
+            self._note(id(value), key, path)
+            if is_own(value.__module__):
+                self._state(lambda: value.cache_info().misses, key, path)
         else:
             generator = generator_of(value)
             if generator is not None:
@@ -197,7 +202,7 @@ class Walk:
         if len(inside) <= _MOST:
             self._items(inside, (key, path), depth + 1)
         else:
-            some = [one if type(one) in _PLAIN else id(one) for one in Sample(inside)]
+            some = [one if type(one) in _PLAIN else id(one) for one in SomeItems(inside)]
             self._note(some, key, path)
 
     def _inside(self, value: Any, kind: type) -> Any:
@@ -261,6 +266,7 @@ class Walk:
             self.paths.append((key, path))
 
 
+_CACHED = type(cache(len))
 _WITHOUT_STATE = frozenset({type(len), type, CodeType, property, staticmethod, classmethod})
 
 

@@ -202,7 +202,8 @@ class _Run:
 
 def record_losses(model: nn.Module, loss: Loss, batch: Any, tape: Tape) -> Tensor:
     """Each record's loss, ``[B]``, with the graph that leads to its gradient."""
-    values = for_each_record(lambda record: own_loss(loss(model, record), tape.rows), batch, tape)
+    values = for_each_record(lambda record: _tensor(loss(model, record)), batch, tape)
+    values = _own_losses(values, tape.rows)
     if torch.is_grad_enabled() and not values.requires_grad:
         raise LossError(CUT_OFF)
     return values
@@ -210,6 +211,11 @@ def record_losses(model: nn.Module, loss: Loss, batch: Any, tape: Tape) -> Tenso
 
 def own_loss(values: object, rows: int) -> Tensor:
     """One record's loss, a number, from what the loss function returned for its rows."""
+    return _own_losses(_tensor(values)[None], rows)[0]
+
+
+def _tensor(values: object) -> Tensor:
+    """What the loss function returned for one record, if it is a tensor that knows of it."""
     if isinstance(values, Tracked):
         raise LossError(
             f"The losses depend on the parameter '{values._weight.name}' but on no record: the "
@@ -219,13 +225,20 @@ def own_loss(values: object, rows: int) -> Tensor:
         raise LossError(
             f"The loss must be a tensor with one number per record, got {type(values).__name__}."
         )
-    if values.shape not in (torch.Size([rows]), *([torch.Size([])] if rows == 1 else [])):
+    return values
+
+
+def _own_losses(values: Tensor, rows: int) -> Tensor:
+    """Each record's loss, ``[B]``, from what the loss function returned for each record's rows."""
+    own = tuple(values.shape[1:])
+    if own != (rows,) and (own or rows > 1):
         raise LossError(
             f"The loss of a batch of {rows} must have shape [{rows}], one loss per record; got "
-            f"shape {tuple(values.shape)}. Reduce each record's losses to one number, and no "
-            "further."
+            f"shape {own}. Reduce each record's losses to one number, and no further."
         )
-    return values.sum()
+    if rows > 1:
+        return values.sum(1)
+    return values[:, 0] if own else values
 
 
 def _refuse_misfit(at: At, parameters: Mapping[str, nn.Parameter]) -> None:

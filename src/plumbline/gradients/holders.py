@@ -43,7 +43,7 @@ class Holders:
             if isinstance(holder, Mapping):
                 self._looked_into.append(holder.values())
         else:
-            self._looked_into.append(Sample(holder))
+            self._looked_into.append(SomeItems(holder))
 
     def remember(self) -> None:
         """Remembers what everything holds now."""
@@ -69,7 +69,7 @@ class Holders:
             return list(map(mark_of, self.tensors))
 
 
-class Sample:
+class SomeItems:
     """About a thousand items of a large container, whenever it is iterated over.
 
     The first and the last ones, and of lists and tuples also some from everywhere.

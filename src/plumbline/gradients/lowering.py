@@ -19,8 +19,9 @@ from torch._C._functorch import (
     maybe_current_level,
     maybe_get_bdim,
     maybe_get_level,
+    pop_dynamic_layer_stack,
+    push_dynamic_layer_stack,
 )
-from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 
 from plumbline.gradients.errors import UnsupportedModelError
 
@@ -37,7 +38,7 @@ def is_lowered() -> bool:
 
 def by_record(rows: Tensor, records: int) -> Tensor:
     """``[B, N, ...]`` from rows ``[B * N, ...]``, a record's rows adjacent."""
-    return rows.reshape(records, len(rows) // records, *rows.shape[1:])
+    return rows.reshape(records, rows.shape[0] // records, *rows.shape[1:])
 
 
 class Lowered:
@@ -54,7 +55,7 @@ class Lowered:
     def down(self, value: Any) -> Any:
         """The value with every tensor of a record replaced by that of the batch."""
         if isinstance(value, Tensor):
-            if not is_batchedtensor(value):
+            if not has_records(value):
                 return value
             if maybe_get_level(value) != self._level:
                 raise UnsupportedModelError(
@@ -84,7 +85,10 @@ class Lowered:
         return value
 
     def __contains__(self, tensor: object) -> bool:
-        return any(tensor is found for found in self.found)
+        for found in self.found:  # noqa: SIM110 (as in the tape's has_records)
+            if tensor is found:
+                return True
+        return False
 
 
 def lowered(
@@ -99,16 +103,18 @@ def lowered(
     Its tensors (but for those of type ``keep``) become the record's again, if any of the arguments
     was; None stays None.
     """
-    interpreter = retrieve_current_functorch_interpreter()
-    level = interpreter.level()
+    level = maybe_current_level()
     if level != 1:
         raise UnsupportedModelError(
             "The model uses torch.func (vmap, grad, jvp ...) on its parameters, which cannot be "
             'combined with per-record gradients. Use isolation="loop", which is slower.'
         )
     call = Lowered(level)
-    with interpreter.lower():
-        result = function(call, call.down(args), call.down(kwargs))
+    above = pop_dynamic_layer_stack()  # as the functorch interpreter's lower() does
+    try:
+        result = function(call, call.down(args), call.down(kwargs) if kwargs else kwargs)
+    finally:
+        push_dynamic_layer_stack(above)
     if result is None or not call.found:
         return result
     return call.up(result, keep)

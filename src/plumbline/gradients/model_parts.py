@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any
 
 import torch
@@ -35,47 +36,29 @@ class ModelParts:
     hooked: list[dict[str, Any]] = field(default_factory=list)
     batch_norms: list[str] = field(default_factory=list)
     signature: tuple[object, ...] = ()
-    _modules: list[_Seen] = field(default_factory=list)
+    _attributes: list[dict[str, Any]] = field(default_factory=list)
+    _seen: list[Any] = field(default_factory=list)
 
     @property
     def current(self) -> bool:
-        """Whether nothing has changed since the walk."""
-        return all(seen.unchanged() for seen in self._modules)
+        """Whether nothing has changed since the walk: much faster to see than to walk again."""
+        seen = self._now()
+        return len(seen) == len(self._seen) and all(map(is_, seen, self._seen))
 
+    def remember(self) -> None:
+        """To be called when everything is walked."""
+        self._seen = self._now()
 
-class _Seen:
-    """One module as the walk found it; comparing is several times faster than walking again."""
-
-    __slots__ = ("_children", "_hooked", "_module", "_parameters", "_trainable", "_training")
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = weakref.ref(module)  # so that the model can be freed
-        self._children = list(module._modules.values())
-        self._parameters = list(module._parameters.values())
-        self._trainable = [p is not None and p.requires_grad for p in self._parameters]
-        self._training = module.training
-        self._hooked = bool(module._forward_pre_hooks)
-
-    def unchanged(self) -> bool:
-        module = self._module()
-        if module is None:
-            return False
-        if module.training != self._training or bool(module._forward_pre_hooks) != self._hooked:
-            return False
-        if module._compiled_call_impl is not None:
-            return False
-        children, parameters = module._modules, module._parameters
-        if len(children) != len(self._children) or len(parameters) != len(self._parameters):
-            return False
-        for child, known in zip(children.values(), self._children, strict=True):
-            if child is not known:
-                return False
-        for parameter, one, trainable in zip(
-            parameters.values(), self._parameters, self._trainable, strict=True
-        ):
-            if parameter is not one or (one is not None and one.requires_grad != trainable):
-                return False
-        return True
+    def _now(self) -> list[Any]:
+        """Whatever the walk depends on."""
+        now: list[Any] = []
+        for held in self._attributes:  # not the modules: so that the model can be freed
+            parameters = held["_parameters"].values()
+            now += held["training"], not held["_forward_pre_hooks"], held.get("_compiled_call_impl")
+            now += held["_modules"].values()
+            now += parameters
+            now += [one is None or one.requires_grad for one in parameters]
+        return now
 
 
 def parts_of(model: nn.Module) -> ModelParts:
@@ -100,7 +83,7 @@ def _walked(model: nn.Module) -> ModelParts:
     for prefix, module in _walk(model):
         _refuse_opaque(prefix, module)
         modes.append(module.training)
-        parts._modules.append(_Seen(module))
+        parts._attributes.append(module.__dict__)
         for key, parameter in module._parameters.items():
             if parameter is None:
                 continue
@@ -124,6 +107,7 @@ def _walked(model: nn.Module) -> ModelParts:
             "there are none), so there is no gradient to capture. Unfreeze what you want to train."
         )
     parts.signature = (tuple(parts.parameters), tuple(modes))
+    parts.remember()
     return parts
 
 
@@ -143,6 +127,16 @@ def _walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
     visit("", model)
     return found
+
+
+def refuse_opaque(model: nn.Module) -> None:
+    """Refuses a model that hides what it does.
+
+    Raises:
+        UnsupportedModelError: If a part of it is compiled, by torch.compile or as TorchScript.
+    """
+    for prefix, module in _walk(model):
+        _refuse_opaque(prefix, module)
 
 
 def _refuse_opaque(prefix: str, module: nn.Module) -> None:

@@ -8,10 +8,16 @@ batch, tensors that are kept) is closed by ``record_mode.py``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import _add_batch_dim, _remove_batch_dim
+from torch._functorch.vmap import (  # type: ignore[attr-defined]
+    lazy_load_decompositions,
+    vmap_increment_nesting,
+)
 from torch.autograd.graph import disable_saved_tensors_hooks
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -46,26 +52,35 @@ def for_each_record(function: Callable[[Any], Tensor], batch: Any, tape: Tape) -
     Raises:
         UnsupportedModelError: If the function cannot run under ``vmap``; names the line.
     """
-    leaves, spec = tree_flatten(batch)
+    leaves, rebuilt = _flattened(batch)
     places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.dim()]
     # Copies: a model may change its input in place, and another pass reads it again.
     rows = [by_record(leaves[at], tape.records).clone() for at in places]
     before = torch.default_generator.get_state() if tape.has_random else None
     mode = RecordMode(tape)
 
-    def one(*own: Tensor) -> Tensor:
+    def one(level: int) -> Tensor:
         record = list(leaves)
-        for at, value in zip(places, own, strict=True):
-            record[at] = mode.noted(value)
-        result = function(tree_unflatten(record, spec))
-        if not has_records(result):
+        for at, value in zip(places, rows, strict=True):
+            record[at] = mode.noted(_add_batch_dim(value, 0, level))
+        own = function(rebuilt(record))
+        if not has_records(own):
             raise LossError(
                 "The loss is the same for every record: it does not depend on the record's data."
             )
-        return result
+        return _remove_batch_dim(own, level, tape.records, 0)
 
-    with explained(), quiet_vmap(), disable_saved_tensors_hooks(CHECKPOINTED), mode:
-        result = torch.vmap(one, randomness="error")(*rows)
+    _load_rules()
+    # What torch.vmap does, without its handling of arguments and results of any kind, which takes
+    # as long as a small model.
+    with (
+        explained(),
+        quiet_vmap(),
+        disable_saved_tensors_hooks(CHECKPOINTED),
+        vmap_increment_nesting(tape.records, "error") as level,
+        mode,
+    ):
+        result = one(level)
     tape.guard = mode
     mode.refuse_kept()
     if before is not None and not torch.equal(before, torch.default_generator.get_state()):
@@ -74,6 +89,9 @@ def for_each_record(function: Callable[[Any], Tensor], batch: Any, tape: Tape) -
             'batch. Use torch\'s usual random functions, or isolation="loop".'
         )
     return result
+
+
+_load_rules = cache(lazy_load_decompositions)
 
 
 def record_count(batch: Any, rows: int | None = None) -> int:
@@ -89,9 +107,8 @@ def record_count(batch: Any, rows: int | None = None) -> int:
 
 def batch_rows(batch: Any) -> int:
     """The number of rows of a batch: the first dimension of all of its tensors."""
-    lengths = [
-        len(leaf) for leaf in tree_flatten(batch)[0] if isinstance(leaf, Tensor) and leaf.dim()
-    ]
+    leaves, _ = _flattened(batch)
+    lengths = [leaf.shape[0] for leaf in leaves if isinstance(leaf, Tensor) and leaf.dim()]
     if not lengths:
         raise CaptureError(
             f"The batch, of type {type(batch).__name__}, has no tensors with one row per record. "
@@ -104,3 +121,11 @@ def batch_rows(batch: Any) -> int:
             "the model in another way."
         )
     return lengths[0]
+
+
+def _flattened(batch: Any) -> tuple[list[Any], Callable[[list[Any]], Any]]:
+    """What a batch holds, and how to make the same nesting of other values."""
+    if type(batch) is tuple and all(isinstance(one, Tensor) for one in batch):
+        return list(batch), tuple  # the usual batch, in less time
+    leaves, spec = tree_flatten(batch)
+    return leaves, lambda values: tree_unflatten(values, spec)

@@ -6,7 +6,7 @@
   they are refused.
 - A tensor of a record that is still there after the run was kept somewhere, and is refused.
 - ``repr``, ``.data`` and ``.grad_fn`` show nothing of the batch; hooks on tensors, which would see
-  all records' gradients, are refused.
+  all records' gradients, and ``torch.func.debug_unwrap`` are refused.
 
 The mode is on in the backward pass too, for the backward code of custom functions.
 """
@@ -17,10 +17,12 @@ import gc
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType, FunctionType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C import _functorch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch._functorch import eager_transforms
 from torch._functorch.autograd_function import custom_function_call
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._ops import _compute_keyset as _untyped_key_set
@@ -30,7 +32,7 @@ from plumbline.gradients.errors import RecordsMixError, UnsupportedModelError
 from plumbline.gradients.layers import HANDLERS, IN_LOOP, REFUSALS, REWRITES
 from plumbline.gradients.lowering import has_records, is_lowered
 from plumbline.gradients.tape import Tape
-from plumbline.gradients.tracked import Tracked
+from plumbline.gradients.tracked import Tracked, any_weight, dispatched
 
 T = TypeVar("T")
 key_set: Callable[..., Any] = _untyped_key_set
@@ -67,6 +69,21 @@ class RecordMode(TorchFunctionMode):
         self._tape = tape
         self._made: list[weakref.ref[Tensor]] = []
         self._custom = False  # whether a custom function has run, whose tensors are not all noted
+        self._entered = 0
+
+    def __enter__(self) -> Self:
+        self._entered += 1
+        for module in _UNWRAPPING:
+            module.get_unwrapped = _refuse_unwrapping
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._entered -= 1
+        if not self._entered:
+            for module in _UNWRAPPING:
+                module.get_unwrapped = get_unwrapped
 
     def __torch_function__(
         self,
@@ -85,7 +102,11 @@ class RecordMode(TorchFunctionMode):
             REFUSALS[func](self._tape, *args, **kwargs)
         if (rule := _RULES.get(func)) is not None and is_functorch_wrapped_tensor(args[0]):
             return self.noted(rule(*args, **kwargs))
-        result = HANDLERS[func](self._tape, *args, **kwargs) if func in REWRITES else None
+        result = None
+        if func in REWRITES:
+            result = HANDLERS[func](self._tape, *args, **kwargs)
+        elif func in HANDLERS and any_weight(args) is not None:
+            result = dispatched(self._tape, func, args, kwargs)
         if result is None:
             _refuse_opaque(func, (*args, *kwargs.values()))
             result = func(*args, **kwargs)
@@ -176,6 +197,13 @@ def _refuse_opaque(func: Any, args: Sequence[Any]) -> None:
         raise _own_rule(f"The operator {func}")
 
 
+def _refuse_unwrapping(tensor: Tensor) -> Tensor:
+    raise UnsupportedModelError(
+        "The model unwraps a record's tensor (torch.func.debug_unwrap), which would show it all "
+        "records of the batch. Leave it out."
+    )
+
+
 def _own_rule(name: str) -> UnsupportedModelError:
     return UnsupportedModelError(
         f"{name} is run for one record at a time by torch.vmap, and brings no rule for that or "
@@ -189,6 +217,7 @@ def _hidden(tensor: Tensor, *args: Any, **kwargs: Any) -> str:
     return f"a record's tensor of shape {tuple(tensor.shape)}"
 
 
+_UNWRAPPING: tuple[Any, ...] = (_functorch, eager_transforms)
 _HOOKS = {Tensor.register_hook, Tensor.register_post_accumulate_grad_hook, Tensor.retain_grad}
 _RULES: dict[Any, Callable[..., Any]] = {
     Tensor.__repr__: _hidden,

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from plumbline.gradients.attribute_walk import Path, Walk, is_data_set
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.holders import Mark
+from plumbline.gradients.model_parts import refuse_opaque
 from plumbline.gradients.own_code import is_own
 from plumbline.gradients.tensor_contents import TensorContents, Window
 
@@ -42,6 +43,9 @@ class StateWatch:
         model: The model.
         generator: Decides what is compared where that is not everything; to be kept secret.
         beside: Functions that take part in the pass, such as the loss.
+
+    Raises:
+        UnsupportedModelError: If a part of the model is compiled, and cannot be looked into.
     """
 
     def __init__(
@@ -50,6 +54,8 @@ class StateWatch:
         self._model = model
         self._generator = generator
         parts = list(_parts_of(beside))
+        for module in (model, *(one for one in parts if isinstance(one, nn.Module))):
+            refuse_opaque(module)
         self._beside = [(one, _place(one)) for one in parts]
         self._variables = list(_variables(model, parts))
         self._contents = TensorContents(generator)

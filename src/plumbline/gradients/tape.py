@@ -8,15 +8,17 @@ into per-record terms.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Container, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Container, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
+from torch._C._functorch import (  # type: ignore[attr-defined]
+    _set_vmap_fallback_warning_enabled,
+)
 from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
 
 from plumbline.gradients.compound import Pulled, merge
@@ -245,21 +247,30 @@ class Tape:
     @staticmethod
     def weight(tensor: object) -> Weight | None:
         """The weight behind a tracked tensor, or None."""
-        return getattr(tensor, "_weight", None) if isinstance(tensor, Tensor) else None
+        return getattr(tensor, "_weight", None)
 
     def weights(self, *tensors: object) -> list[Weight] | None:
         """The weights among the tensors; None when one of them only has per-record values."""
-        found = [weight for tensor in tensors if (weight := self.weight(tensor)) is not None]
-        if not found or self.dense or any(weight.own is not None for weight in found):
+        if self.dense:
             return None
-        return found
+        found = []
+        for tensor in tensors:
+            weight = self.weight(tensor)
+            if weight is not None:
+                if weight.own is not None:
+                    return None
+                found.append(weight)
+        return found or None
 
     def has_records(self, *tensors: object) -> bool:
         """Whether one of the tensors of the current call has the records in its first dimension.
 
         All others are weights, or the same for every record.
         """
-        return any(tensor in self.call for tensor in tensors)
+        for tensor in tensors:  # noqa: SIM110 (in every layer: a generator takes twice as long)
+            if tensor in self.call:
+                return True
+        return False
 
     def computed(self, output: Tensor) -> None:
         """Notes the number of bits of a layer's output; ``watch`` does so too."""
@@ -340,12 +351,18 @@ class Tape:
                 )
 
 
-@contextmanager
-def quiet_vmap() -> Iterator[None]:
+class quiet_vmap:
     """Silences torch's warning that an operation has no batching rule: it is slow, not wrong."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="There is a performance drop")
-        yield
+
+    _inside = 0
+
+    def __enter__(self) -> None:
+        quiet_vmap._inside += 1
+        _set_vmap_fallback_warning_enabled(False)
+
+    def __exit__(self, *error: object) -> None:
+        quiet_vmap._inside -= 1
+        _set_vmap_fallback_warning_enabled(quiet_vmap._inside == 0)
 
 
 class _Anchor(torch.autograd.Function):

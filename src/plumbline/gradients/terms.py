@@ -221,7 +221,7 @@ class Dense(Term):
     @classmethod
     def summed(cls, back: Tensor, dims: tuple[int, ...], squares: RowSquares) -> Dense:
         """The gradients ``sum_t back_it`` of a bias, over ``dims``; ``squares`` are ``back``'s."""
-        positions = math.prod(back.shape[dim] for dim in dims)
+        positions = math.prod([back.shape[dim] for dim in dims])
         if positions == 1:
             return cls(back.squeeze(dims), squares)
         slack = partial(sum_slack, squares, positions, back.dtype)

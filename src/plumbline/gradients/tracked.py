@@ -7,7 +7,7 @@ and anything computed from parameters only (a standardised weight) is tracked in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -55,14 +55,14 @@ class Tracked(torch.Tensor):
                 return func(*args, **kwargs)
         if name == "detach":
             return args[0]._weight.value.detach()
-        weight = _any_weight(args) or _any_weight(tuple(kwargs.values()))
+        weight = any_weight(args) or any_weight(kwargs.values())
         if weight is None:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        return _dispatched(weight.tape, func, args, kwargs)
+        return dispatched(weight.tape, func, args, kwargs)
 
 
-def _dispatched(tape: Tape, func: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
+def dispatched(tape: Tape, func: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Any:
     """``func`` by its layer file, or by the general rule, on tensors with the records first."""
     handler = HANDLERS.get(func)
     if handler is not None and tape.dense and func not in IN_ANY_CAPTURE:
@@ -91,17 +91,18 @@ def _property(func: Callable[..., Any], args: Sequence[Any]) -> Any:
     attribute = getattr(getattr(func, "__self__", None), "__name__", "")
     if attribute in _TURNS:
         turn = {"T": Tensor.t, "mT": Tensor.mT.__get__}.get(attribute)  # type: ignore[attr-defined]
-        return _dispatched(tensor._weight.tape, turn or func, args, {})
+        return dispatched(tensor._weight.tape, turn or func, args, {})
     with torch._C.DisableTorchFunctionSubclass():
         if attribute == "data":
             return tensor._weight.value.detach()
         return func(*args)
 
 
-def _any_weight(values: Sequence[Any]) -> Weight | None:
+def any_weight(values: Iterable[Any]) -> Weight | None:
+    """A weight behind one of the values, if there is any."""
     for value in values:
         if isinstance(value, Tracked):
             return value._weight
-        if isinstance(value, list | tuple) and (weight := _any_weight(value)) is not None:
+        if isinstance(value, list | tuple) and (weight := any_weight(value)) is not None:
             return weight
     return None

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
-import torch
 
 from plumbline.gradients.errors import CaptureError, UnsupportedModelError
+from plumbline.record_errors import own_line
 
 CHECKPOINTED = (
     "The model uses gradient checkpointing (or other hooks on saved tensors), which runs a part of "
@@ -51,40 +47,32 @@ _SIGNS = (
     "dynamic shape",
     *_REMEDIES,
 )
-_STANDARD = Path(traceback.__file__).parent
-_TORCH, _OURS = Path(torch.__file__).parent, Path(__file__).parent
 
 
-@contextmanager
-def explained() -> Iterator[None]:
+class explained:
     """Turns torch's errors about ``vmap`` into ``UnsupportedModelError``s."""
-    try:
-        yield
-    except CaptureError:
-        raise
-    except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, (RuntimeError, ValueError, TypeError)):
+            return
+        if isinstance(error, CaptureError):
+            return
         message = str(error)
         frames = traceback.extract_tb(error.__traceback__)
         if message == CHECKPOINTED or _checkpointed(frames):
             raise UnsupportedModelError(CHECKPOINTED) from error
         if not any(sign in message for sign in _SIGNS):
-            raise
+            return
         remedy = next((_REMEDIES[sign] for sign in _REMEDIES if sign in message), _REMEDY)
+        line = own_line(error) or "a part of the model"
         raise UnsupportedModelError(
-            f"{_line(frames)} cannot run for one record under torch.vmap, which keeps records "
-            f"apart by construction: {message.splitlines()[0].strip(' .')}. {remedy}; or use "
-            'isolation="loop", which runs one record at a time and is slower.'
+            f"{line[0].upper()}{line[1:]} cannot run for one record under torch.vmap, which keeps "
+            f"records apart by construction: {message.splitlines()[0].strip(' .')}. {remedy}; or "
+            'use isolation="loop", which runs one record at a time and is slower.'
         ) from error
 
 
 def _checkpointed(frames: traceback.StackSummary) -> bool:
     return any(frame.filename.endswith("torch/utils/checkpoint.py") for frame in frames)
-
-
-def _line(frames: traceback.StackSummary) -> str:
-    """The last line of the user's own code that an error came through."""
-    for frame in reversed(frames):
-        file = Path(frame.filename)
-        if file.is_file() and file.parent != _STANDARD and not {_TORCH, _OURS} & {*file.parents}:
-            return f"The line {file.name}:{frame.lineno} ({(frame.line or '').strip()})"
-    return "A part of the model"

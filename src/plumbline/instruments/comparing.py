@@ -15,6 +15,7 @@ from plumbline.experiments.comparing import ComparisonTable
 from plumbline.experiments.pool import OnProgress, Workers
 from plumbline.experiments.recipe import MethodPart, Recipe
 from plumbline.experiments.selecting import select
+from plumbline.experiments.settling import settled
 from plumbline.experiments.tuning import Tuning
 from plumbline.formats import finite
 from plumbline.instruments.describing import Description, recipe_of
@@ -120,6 +121,7 @@ def compare(
     """
     made = recipe_of(recipe, **description)
     root = Path(folder) / made.name
+    made = settled(made, root).recipe
     with Workers(workers) as pool:
         if private_selection:
             made = _selected(made, root)
@@ -142,6 +144,7 @@ def tune(
     """Searches settings, with the same trials for every method; arguments as of ``compare``."""
     made = recipe_of(recipe, **description)
     root = Path(folder) / made.name
+    made = settled(made, root).recipe
     found = tuning.tune(made, root, workers=workers, on_progress=on_progress)
     found.write(root)
     return found

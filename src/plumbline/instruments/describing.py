@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from pydantic import ValidationError
 
@@ -33,10 +33,12 @@ from plumbline.experiments.recipe import (
     Recipe,
     RecipeError,
     TunePart,
+    with_schema_file,
     wrong_fields,
 )
 from plumbline.experiments.recipes import find
 from plumbline.experiments.run_spec import width_of
+from plumbline.experiments.settling import table_plan
 from plumbline.mechanism.accountant import Accountant
 from plumbline.mechanism.calibration import Budget
 from plumbline.methods import Method
@@ -56,6 +58,8 @@ LABELS = {
 }
 LINEAR = "linear model"
 EPSILON, EPOCHS, SEEDS, TRIALS = 3.0, 10.0, 3, 8
+DELTA, SAMPLING_RATE = 1e-6, 0.04
+"""Where the number of records is private."""
 MEASURE = ("bias", "errors", "norms")
 """What the runs of a comparison on one's own data measure of clipping."""
 RATES = {"adam": (0.0005, 0.1), "adamw": (0.0005, 0.1), "nadam": (0.0005, 0.1)}
@@ -77,8 +81,14 @@ class Description(TypedDict, total=False):
         target: Of a table: the column to predict.
         sensitive: Of a table: the columns whose groups are reported.
         categorical: Of a table: columns of numbers that are categories.
+        categories: Of a table: the values of columns, by name.
+        ranges: Of a table: the lowest and highest value of columns, by name.
+        records: Of a table: how many rows it has, if that is public.
+        schema: Of a table: a file that says these.
+        from_data: Of a table: whether to take what is not declared from the rows as they are; else
+            it is found privately.
         drop: Of a table: columns to leave out.
-        missing: Of a table: "error" or "drop", for rows that lack a value.
+        missing: Of a table: "error", "drop" or "fill", for rows that lack a value.
         missing_values: Of a table: what a missing cell says.
         test: Of a table: a second file to evaluate on; else a fifth is held out.
         model: An ``nn.Module``, of which every run starts from a copy; a function that builds one.
@@ -88,9 +98,10 @@ class Description(TypedDict, total=False):
         settings: Of the method, for a single run by name.
         budget: How much privacy, on how many steps. In its place, or to change single fields of it:
         epsilon: One number, or several for a comparison.
-        delta: By default 1/(10 n), rounded down to a power of ten.
+        delta: By default 1/(10 n), rounded down to a power of ten; 1e-6 where n is private.
         epochs: How often a record is used, on average.
-        batch: The expected batch size; by default n/40, at least 256.
+        batch: The expected batch size; by default n/40, at least 256. Where n is private, the
+            sampling rate is 0.04.
         accountant: "pld" or "rdp".
         optimizer: A class of ``torch.optim``, or a function of (parameters, lr).
         learning_rate: Of the optimizer.
@@ -107,8 +118,13 @@ class Description(TypedDict, total=False):
     target: str
     sensitive: str | Sequence[str]
     categorical: Sequence[str]
+    categories: Mapping[str, Sequence[object]]
+    ranges: Mapping[str, Sequence[float]]
+    records: int
+    schema: str | os.PathLike[str]
+    from_data: bool
     drop: Sequence[str]
-    missing: Literal["error", "drop"]
+    missing: Literal["error", "drop", "fill"]
     missing_values: Sequence[str]
     test: str | os.PathLike[str]
     model: Any
@@ -132,7 +148,10 @@ class Description(TypedDict, total=False):
     name: str
 
 
-_TABLE = ("target", "sensitive", "categorical", "drop", "missing", "missing_values", "test")
+_TABLE = (
+    "target", "sensitive", "categorical", "categories", "ranges", "records", "schema", "from_data",
+    "drop", "missing", "missing_values", "test",
+)  # fmt: skip
 _BUDGET = {"delta": "delta", "batch": "expected_batch_size", "accountant": "accountant"}
 _OWN = {"epsilon": "epsilon", "epochs": "epochs", "batch": "expected_batch_size"}
 
@@ -193,13 +212,13 @@ def row_named(recipe: Recipe, method: Any) -> MethodPart:
 
 def _described(given: Description) -> Recipe:
     data, seeds = _data(given), _seeds(given.get("seeds", SEEDS))
-    splits = load_part(data, seeds[0])
-    budget, epsilons = _budget(given, len(splits.train))
+    kind = _kind_of(data, seeds[0])
+    budget, epsilons = _budget(given, kind.records)
     optimizer = reference_to(OPTIMIZERS, given.get("optimizer", _OPTIMIZER))
-    steps = budget.steps or (budget.epochs or 1) * len(splits.train) / budget.expected_batch_size
+    steps = budget.steps or (budget.epochs or 1) / budget.rate(kind.records)
     if "model" in given:
         model = ModelPart(name=reference_to(MODELS, given["model"]))
-    elif width_of(splits):
+    elif kind.numbers:
         model = ModelPart(name="mlp", options={"hidden": _HIDDEN})
     else:
         model = ModelPart(name="linear")
@@ -218,7 +237,7 @@ def _described(given: Description) -> Recipe:
             name=optimizer, learning_rate=float(given.get("learning_rate", _RATE))
         ),
         loss=LossPart(name=reference_to(LOSSES, given.get("loss", LossPart().name))),
-        methods=_rows(given, bool(splits.groups), linear=bool(width_of(splits))),
+        methods=_rows(given, kind.groups, linear=kind.numbers),
         seeds=seeds,
         noise=given.get("noise", "secure"),
         log_every=max(1, math.ceil(steps) // _LOGGED),
@@ -229,18 +248,40 @@ def _described(given: Description) -> Recipe:
     )
 
 
+class _Kind(NamedTuple):
+    """What of the data the defaults follow from; ``records`` is None where it is private."""
+
+    records: int | None
+    groups: bool
+    numbers: bool
+
+
+def _kind_of(data: DataPart, seed: int) -> _Kind:
+    plan = table_plan(data, seed)
+    if plan is not None:  # of which no row is looked at
+        return _Kind(plan.training_records, bool(plan.sensitive), numbers=True)
+    splits = load_part(data, seed)
+    return _Kind(len(splits.train), bool(splits.groups), numbers=bool(width_of(splits)))
+
+
 def _data(given: Description) -> DataPart:
     data: Any = given["data"]
-    said: dict[str, Any] = {name: given[name] for name in _TABLE if given.get(name)}  # type: ignore[literal-required]
-    options = {
-        name: os.fspath(value) if isinstance(value, str | os.PathLike) else list(value)
-        for name, value in said.items()
-    }
+    said: dict[str, Any] = {name: given[name] for name in _TABLE if name in given}  # type: ignore[literal-required]
+    options = {name: _plain(value) for name, value in said.items() if value or type(value) is int}
     named = isinstance(data, str) and (data in DATASETS or MARK in data or not Path(data).suffix)
     if isinstance(data, str | Path) and not named:
         return DataPart.model_validate({"table": os.fspath(data), **options})
     token = reference_to(DATASETS, data, label=given.get("name", "data"), private=True)
-    return DataPart(name=token, options=options)
+    return DataPart(name=token, options=with_schema_file(options))
+
+
+def _plain(value: Any) -> Any:
+    """A value as a recipe has it."""
+    if isinstance(value, str | os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {name: list(part) for name, part in value.items()}
+    return value if isinstance(value, int) else list(value)
 
 
 def _name(title: str) -> str:
@@ -253,20 +294,23 @@ def _seeds(given: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(range(given)) if isinstance(given, int) else tuple(given)
 
 
-def _budget(given: Description, records: int) -> tuple[BudgetPart, tuple[float, ...]]:
-    """The budget at the middle epsilon, and all epsilons where there are several."""
+def _budget(given: Description, records: int | None) -> tuple[BudgetPart, tuple[float, ...]]:
+    """The budget at the middle epsilon, and all epsilons where there are several.
+
+    Of a private number of records neither delta nor the sampling rate may follow.
+    """
     whole = given.get("budget")
-    fields: dict[str, Any] = {
-        "epsilon": EPSILON,
-        "epochs": EPOCHS,
-        "delta": default_delta(records),
-        "expected_batch_size": min(records, max(256, records // 40)),
-    }
+    fields: dict[str, Any] = {"epsilon": EPSILON, "epochs": EPOCHS}
     if whole is not None:
-        fields = {name: getattr(whole, name, None) for name in fields}
-        fields |= {"noise_multiplier": whole.noise_multiplier, "steps": whole.steps}
-        if whole.expected_batch_size is None:
-            fields["expected_batch_size"] = max(1, round((whole.sampling_rate or 1.0) * records))
+        fields = {name: getattr(whole, name) for name in BudgetPart.of_budget}
+        if whole.sampling_rate is not None and records is not None:
+            size = max(1, round(whole.sampling_rate * records))
+            fields |= {"sampling_rate": None, "expected_batch_size": size}
+    elif records is None:
+        fields |= {"delta": DELTA, "sampling_rate": SAMPLING_RATE}
+    else:
+        fields["delta"] = default_delta(records)
+        fields["expected_batch_size"] = min(records, max(256, records // 40))
     epsilons = _put(given, fields)
     return BudgetPart.model_validate(fields), epsilons
 
@@ -279,6 +323,8 @@ def _put(given: Description, budget: dict[str, Any]) -> tuple[float, ...]:
         budget |= {"epsilon": sorted(several)[len(several) // 2], "noise_multiplier": None}
     if "epochs" in given:
         budget |= {"epochs": given["epochs"], "steps": None}
+    if "batch" in given:
+        budget["sampling_rate"] = None
     budget |= {field: given[name] for name, field in _BUDGET.items() if name in given}  # type: ignore[literal-required]
     return tuple(float(one) for one in several) if len(several) > 1 else ()
 

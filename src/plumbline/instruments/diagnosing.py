@@ -14,6 +14,7 @@ from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import ProbePart, Recipe, RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run, started
+from plumbline.experiments.settling import settled
 from plumbline.instruments.describing import METHOD, Description, recipe_of, row_named
 from plumbline.instruments.training import Trained, load, spec_of
 from plumbline.report.choosing import diagnosis
@@ -48,7 +49,7 @@ def diagnose(
     what: Recipe | str | os.PathLike[str] | None = None,
     *,
     steps: int | None = None,
-    records: int = 256,
+    probed: int = 256,
     seed: int | None = None,
     folder: str | os.PathLike[str] = "runs",
     on_progress: Callable[[int, int], None] | None = None,
@@ -60,7 +61,7 @@ def diagnose(
         what: The folder of a run or of a comparison, which is read; a recipe, of which one run is
             made with measurements along the way; or leave it out and describe the run.
         steps: Train only so many steps.
-        records: How many training records are measured on.
+        probed: How many training records are measured on.
         seed: Makes the run repeatable.
         folder: Where a run that is made is kept.
         on_progress: Called with (done, total) after each step.
@@ -69,7 +70,7 @@ def diagnose(
     """
     method = description.get("method")
     if isinstance(what, str | os.PathLike) and Path(what).is_dir():
-        return _of_folder(Path(what), method, records, description.get("measure", MEASURE))
+        return _of_folder(Path(what), method, probed, description.get("measure", MEASURE))
     if what is None:
         description.setdefault("method", METHOD)
         description.setdefault("seeds", [0])
@@ -78,9 +79,10 @@ def diagnose(
         made = recipe_of(what, **description)
         row = made.methods[0] if method is not None else row_named(made, None)
         made = made.model_copy(update={"methods": (row,), "baseline": None})
-    spec = spec_of(_probed(made, steps, records, description.get("measure")), seed)
-    check_fits(spec)
     root = Path(folder) / made.name
+    made = settled(made, root, seed=seed).recipe
+    spec = spec_of(_probed(made, steps, probed, description.get("measure")), seed)
+    check_fits(spec)
     run(spec, root, on_progress)
     return _of_folder(root / spec.folder, None)
 
@@ -135,8 +137,8 @@ def _probed(recipe: Recipe, steps: int | None, records: int, measure: Any) -> Re
         return recipe
     length = budget.steps
     if length is None:
-        count = len(load_data(RunSpec(recipe, recipe.methods[0], recipe.seeds[0])).train)
-        length = round((budget.epochs or 1) * count / budget.expected_batch_size)
+        train = load_data(RunSpec(recipe, recipe.methods[0], recipe.seeds[0])).train
+        length = round((budget.epochs or 1) / budget.rate(train.public_records or len(train)))
     probe = ProbePart(
         every=max(1, length // _READINGS), records=records, measure=tuple(measure or MEASURE)
     )

@@ -18,6 +18,7 @@ from plumbline.experiments.recipe import Recipe
 from plumbline.experiments.run_result import RunResult, read_model, read_result
 from plumbline.experiments.run_spec import RunSpec, read_spec, runs_in
 from plumbline.experiments.running import run
+from plumbline.experiments.settling import settled
 from plumbline.instruments.describing import METHOD, Description, recipe_of
 from plumbline.without_trace import evaluating
 
@@ -103,8 +104,9 @@ def train(
         description.setdefault("method", METHOD)
         description.setdefault("seeds", [0])
     made = recipe_of(recipe, **description)
-    spec = spec_of(made, seed)
     root = Path(folder) / made.name
+    made = settled(made, root, seed=seed, ledger=ledger).recipe
+    spec = spec_of(made, seed)
     if not (root / spec.folder / RESULT).is_file():
         check_fits(spec)
     run(spec, root, on_progress, ledger=ledger, tensorboard=tensorboard, accept_loss=accept_loss)

@@ -16,6 +16,9 @@ far. (A vector of group counts moves by sqrt 2 only; it is charged as if by 2.)
 | add_remove | exact up to rounding | Poisson-sampled Gaussian of Mironov et al., arXiv 1908.10530 |
 | replace_one | exact up to rounding | full batches: half the noise; sampled: group privacy |
 
+A release may add something to delta itself (`StepRelease.delta`); a replacement, a removal and an
+addition, adds it twice. What is left of delta is what the queries are accounted at.
+
 Group privacy: a replacement is a removal and an addition, so (e, d) for add_remove gives
 (2 e, (1 + exp(e)) d) for replace_one. It is solved for the d that makes the second number the
 requested delta.
@@ -70,6 +73,9 @@ def epsilon(
     if relation not in get_args(Relation):
         raise ValueError(f"relation is {relation!r}; choose one of {get_args(Relation)}")
     releases = list(releases)
+    delta -= (1 if relation == "add_remove" else 2) * sum(r.delta * n for r, n in releases)
+    if delta <= 0:
+        return math.inf
     joint = _together(releases, delta, accountant, relation)
     places = max((len(r.queries) for r, _ in releases if r.composition == "basic"), default=1)
     if places == 1:

@@ -9,7 +9,8 @@ power cut, full disk) it contains every step whose `charge` returned, and at mos
 torn last line is charged at its highest possible cost, and is repaired on opening by overwriting it
 in place: the file never lacks it. Any other damage is refused, with the line that is wrong. The
 file itself cannot show that a whole tail was lost: `verify_position` compares it with the count and
-hash in a checkpoint.
+hash in a checkpoint. Nor can a checkpoint show that a later one was made: `note_checkpoint` writes
+each down, and `later_checkpoint` tells.
 """
 
 import json
@@ -197,6 +198,35 @@ class Ledger:
                 str(self.path), count, "it is not the line that the checkpoint has seen"
             )
 
+    def note_checkpoint(self, run: str, *, step: int, token: str) -> None:
+        """Writes down that `run` has saved a checkpoint; a closed ledger leaves it out.
+
+        Args:
+            run: the run's id.
+            step: where the run stood.
+            token: names the checkpoint.
+
+        Raises:
+            LedgerError: if the line cannot be made durable.
+        """
+        if self._file is not None and self._file.is_open:
+            with self._mutex:
+                note = {"kind": "saved", "run": run, "step": step, "token": token}
+                self._append(self._file, [note])
+
+    def later_checkpoint(self, run: str, *, token: str, position: Position) -> int | None:
+        """The step of the last checkpoint of `run`, if it was made after the one with `token`.
+
+        Args:
+            run: the run's id.
+            token: names the checkpoint that is asked about.
+            position: the ledger's position when that one was made.
+        """
+        saved = self._book.saved.get(run)
+        if saved is None or saved.token == token or saved.line < position.count:
+            return None
+        return saved.step
+
     def charge(
         self,
         release: Mapping[str, Any],
@@ -287,7 +317,9 @@ class Ledger:
             last = self._book.last.get(run)
             if last is None or journal is None or last.journal != journal:
                 return
-            unmade = min(last.count, last.step + last.count - begun) - self._reserved.get(run, 0)
+            saved = self._book.saved.get(run)
+            begun = max(begun, last.step, 0 if saved is None else saved.step)
+            unmade = last.step + last.count - begun - self._reserved.get(run, 0)
             if unmade > 0:
                 self._append(file, [{"kind": "refund", "of": last.of, "count": unmade}])
 
@@ -401,5 +433,5 @@ class Ledger:
                 f"ledger {self.path} was opened with Ledger.read and cannot be charged; open it "
                 "with Ledger.open(path)"
             )
-        self._file.require_open()
+        self._file.require_in_place()  # also for a step that was charged ahead
         return self._file

@@ -2,7 +2,9 @@
 
 Guarantee: once `append` and then `sync` have returned, the data survives a crash. A failed append
 leaves the file as it was, or, if the system does not let us undo it, with a torn last line. After
-any failure that leaves the file in doubt the object closes it and refuses to continue.
+any failure that leaves the file in doubt the object closes it and refuses to continue; so it does
+when the path no longer leads to the file (moved away, deleted, or another put in its place), since
+what is charged to a file that nobody will find again is not recorded.
 """
 
 import errno
@@ -46,6 +48,7 @@ class LedgerFile:
         self.path = path
         self.size = 0
         self._closed: str | None = None
+        self._place = os.path.abspath(path)  # a later chdir leads nowhere else
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -61,6 +64,7 @@ class LedgerFile:
             self.let_go("it could not be locked")
             raise cannot("lock", path, error) from error
         _open_files.add(self)
+        self.require_in_place()  # it may have been replaced while we waited for the lock
 
     @property
     def is_open(self) -> bool:
@@ -86,11 +90,9 @@ class LedgerFile:
             data: what to write.
             overwrite: how many bytes beyond `size` the file has, to be written over.
         """
-        self.require_open()
-        status = os.fstat(self._fd)
-        if status.st_nlink == 0 or status.st_size != self.size + overwrite:
-            gone = status.st_nlink == 0
-            self.let_go(f"its file was {'deleted or replaced' if gone else 'changed by others'}")
+        self.require_in_place()
+        if os.fstat(self._fd).st_size != self.size + overwrite:
+            self.let_go("its file was changed by others")
             self.require_open()
         written = 0
         try:
@@ -152,6 +154,20 @@ class LedgerFile:
                 f"ledger {self.path} cannot be charged: {self._closed}. Nothing may be released "
                 "without a charge; open it with Ledger.open(path)"
             )
+
+    def require_in_place(self) -> None:
+        """Raises LedgerError if the file was closed, or if the path leads to another or to none."""
+        self.require_open()
+        try:
+            found = os.stat(self._place)
+        except FileNotFoundError:
+            self.let_go("its file was moved away or deleted while it was open")
+        except OSError as error:
+            raise cannot("find", self.path, error) from error
+        else:
+            if not os.path.samestat(found, os.fstat(self._fd)):
+                self.let_go("another file was put in its place while it was open")
+        self.require_open()
 
     def _take_back(self) -> None:
         try:

@@ -11,6 +11,7 @@ text before `,"hash"`. So a changed, lost, repeated or moved line breaks the cha
 | `release` | what steps of `run` now release | `session`, `pid`, `run`, `most`, `release` |
 | `charge` | steps from `step` on are charged | `of`, `step`, `count`; `noise` or `journal` |
 | `refund` | steps charged ahead and not made | `of`, `count` |
+| `saved` | `run` saved a checkpoint at `step` | `run`, `step`, `token` |
 | `torn` | the last line was damaged; charged | `charged` ([of, count] pairs), `pad` |
 
 `of` is the number of a `release` line among the `release` lines, from 0.
@@ -98,6 +99,15 @@ class Charge:
     journal: str | None
 
 
+@dataclass(frozen=True)
+class Saved:
+    """A `saved` line, and its number."""
+
+    line: int
+    step: int
+    token: str
+
+
 @dataclass
 class Book:
     """What the lines of a ledger say, as they are read or written one by one."""
@@ -110,6 +120,7 @@ class Book:
     noise: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
     last: dict[str, Charge] = field(default_factory=dict)  # run -> what may still be refunded
     limit: Limit | None = None
+    saved: dict[str, Saved] = field(default_factory=dict)  # run -> its last checkpoint
 
     @property
     def position(self) -> Position:
@@ -155,6 +166,8 @@ class Book:
                 if last is None or last.of != line["of"] or _count(line["count"]) > last.count:
                     raise ValueError("it gives back more steps than were charged ahead")
                 declaration.charged -= line["count"]
+            case "saved":
+                self.saved[line["run"]] = Saved(line["seq"], line["step"], line["token"])
             case "torn":
                 for of, count in line["charged"]:
                     self._declaration(of).charged += _count(count)
@@ -369,5 +382,6 @@ _FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
         "journal": _is_text,
     },
     "refund": {"of": _is_whole, "count": _is_whole},
+    "saved": {"run": _is_text, "step": _is_whole, "token": _is_text},
     "torn": {"charged": _is_charged, "pad": _is_text},
 }

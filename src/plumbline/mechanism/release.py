@@ -115,14 +115,20 @@ class StepRelease:
         composition: "joint", one mechanism of all queries, which is exact; or "basic", which adds
             up the epsilons and deltas that each query would have alone, and charges that where it
             is more, to compare with papers that charged the sum.
+        delta: what the release adds to delta, for one record added or removed: more than 0 where
+            with a small probability it shows something that the noise does not cover, such as the
+            name of a category that a single record has.
     """
 
     sampling: Sampling
     queries: tuple[GaussianQuery, ...]
     unbounded_reason: str | None = None
     composition: Composition = "joint"
+    delta: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.delta < 1:
+            raise ValueError(f"a release's delta is {self.delta}; it must be at least 0, below 1")
         # A step that seems to release nothing would be free: that must be a bug.
         if not self.queries and self.unbounded_reason is None:
             raise ValueError(
@@ -153,7 +159,11 @@ class StepRelease:
 
     def to_dict(self) -> dict[str, Any]:
         """The release as JSON-able values; floats survive JSON exactly."""
-        basic = {} if self.composition == "joint" else {"composition": self.composition}
+        more: dict[str, Any] = {}
+        if self.composition != "joint":
+            more["composition"] = self.composition
+        if self.delta:
+            more["delta"] = self.delta
         sampling: dict[str, Any] = {"kind": "full_batch"}
         if isinstance(self.sampling, PoissonSampling):
             sampling = {"kind": "poisson", "rate": self.sampling.rate}
@@ -168,7 +178,7 @@ class StepRelease:
                 for query in self.queries
             ],
             "unbounded_reason": self.unbounded_reason,
-            **basic,
+            **more,
         }
 
     def alone(self, place: int) -> "StepRelease":
@@ -184,7 +194,9 @@ class StepRelease:
                 unknown or of another type must not be guessed when budgets depend on it.
         """
         basic = isinstance(data, Mapping) and data.get("composition") == "basic"
+        failing = isinstance(data, Mapping) and "delta" in data
         keys = {"sampling", "queries", "unbounded_reason"} | ({"composition"} if basic else set())
+        keys |= {"delta"} if failing else set()
         _expect_keys(data, keys, "a step release")
         reason = data["unbounded_reason"]
         if not (reason is None or isinstance(reason, str)):
@@ -196,6 +208,7 @@ class StepRelease:
             queries=tuple(_query_from_dict(query) for query in data["queries"]),
             unbounded_reason=reason,
             composition="basic" if basic else "joint",
+            delta=_number(data["delta"], "delta") if failing else 0.0,
         )
 
 

@@ -49,26 +49,31 @@ class RandomCount:
             count += 1
         return count
 
-    def epsilon(self, releases: Releases, *, delta: float) -> float:
-        """The cost of the whole selection, if a candidate and its score release ``releases``."""
-        event: Any = dp_accounting.ComposedDpEvent(
-            [
-                dp_accounting.SelfComposedDpEvent(
-                    dp_accounting.PoissonSampledDpEvent(
-                        release.sampling.rate,
-                        dp_accounting.GaussianDpEvent(release.noise_multiplier),
-                    ),
-                    count,
-                )
-                for release, count in releases
-            ]
-        )
-        repeated = dp_accounting.dp_event.RepeatAndSelectDpEvent(event, self.mean, _GEOMETRIC)
+    def epsilon(self, releases: Releases, *, delta: float, once: Releases = ()) -> float:
+        """The cost of the whole selection, if a candidate and its score release ``releases``.
+
+        Args:
+            releases: Of each candidate; none of them may add to delta.
+            delta: Of the guarantee.
+            once: What was released once, before all candidates.
+        """
+        once = list(once)
+        event = dp_accounting.dp_event.RepeatAndSelectDpEvent
+        repeated = event(_event(releases), self.mean, _GEOMETRIC)
+        delta -= sum(release.delta * count for release, count in once)
+        if delta <= 0:
+            return math.inf
         with quiet_absl():
-            return float(RdpAccountant().compose(repeated).get_epsilon(delta))
+            composed = RdpAccountant().compose(repeated).compose(_event(once))
+            return float(composed.get_epsilon(delta))
 
     def calibrate(
-        self, releases_at: Callable[[float], Releases], *, epsilon: float, delta: float
+        self,
+        releases_at: Callable[[float], Releases],
+        *,
+        epsilon: float,
+        delta: float,
+        once: Releases = (),
     ) -> float:
         """The least noise multiplier, to 0.1 %, at which the selection costs at most ``epsilon``.
 
@@ -77,7 +82,7 @@ class RandomCount:
         """
 
         def spent(noise: float) -> float:
-            return self.epsilon(releases_at(noise), delta=delta)
+            return self.epsilon(releases_at(noise), delta=delta, once=once)
 
         floor = spent(_MOST_NOISE)
         if floor > epsilon:
@@ -93,3 +98,18 @@ class RandomCount:
             middle = (low * high) ** 0.5
             low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
         return high
+
+
+def _event(releases: Releases) -> Any:
+    """Releases as dp-accounting's events, composed."""
+    return dp_accounting.ComposedDpEvent(
+        [
+            dp_accounting.SelfComposedDpEvent(
+                dp_accounting.PoissonSampledDpEvent(
+                    release.sampling.rate, dp_accounting.GaussianDpEvent(release.noise_multiplier)
+                ),
+                count,
+            )
+            for release, count in releases
+        ]
+    )

@@ -11,10 +11,11 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any
 
 from plumbline.mechanism import accountant as accounting
 from plumbline.mechanism.accountant import Accountant, Relation
+from plumbline.mechanism.assumptions import Assumptions, Isolation, Unit, assumptions
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, Sampling, StepRelease
 from plumbline.mechanism.rounding import rounded_up
@@ -25,15 +26,22 @@ COVERED = (
     "looking at the data again: predictions, further training on other data, published copies",
 )
 
+# In the order of what matters.
 NOT_COVERED = (
     "tuning: other runs on the same data, made to choose settings, cost privacy of their own",
     "preprocessing: statistics taken from the data before training, such as means, scales, "
     "vocabularies or the choice of features",
-    "training loss and accuracy shown or logged during the run: they are exact, without noise",
-    "diagnostics, which read the exact gradients of single records",
-    "evaluation on records that are not part of the training data",
-    "what the computer that trains reveals through its timing, memory or files",
+    "exact figures: training loss and accuracy, and diagnostics of single records' gradients",
+    "records that the model is only evaluated on",
 )
+
+GIVEN = (
+    "This holds for the weights given what was taken from the data as they are before training, "
+    "which is listed under what is not covered, and which may itself tell of single records."
+)
+"""The end of the headline where something was taken from the data as they are."""
+
+_ANSWERED = "the answers to what was asked before training, with their noise"
 
 # The usual rule of thumb: Ponomareva et al. 2023, "How to DP-fy ML", call up to 10 reasonable.
 _WEAK_EPSILON = 10.0
@@ -70,13 +78,17 @@ class Statement:
         public_constants: what is treated as known to everybody, by name.
         records: the number of units, one of the public constants.
         records_public: whether it was stated as public, rather than taken from the data.
+        records_noisy: whether it was released with noise, and epsilon covers that.
+        given: what was taken from the data as they are before training, such as the categories of
+            a table: the guarantee holds for the weights given these.
+        stated: what was stated about the data without looking at them.
         covered: what the guarantee covers.
         not_covered: what it does not cover.
         warnings: sentences that a reader should not miss.
         no_guarantee_reason: why epsilon is infinite.
     """
 
-    unit: Literal["record", "user"] = "record"
+    unit: Unit = "record"
     relation: Relation = "add_remove"
     epsilon: float
     delta: float
@@ -88,13 +100,16 @@ class Statement:
     before: tuple[StepRelease, ...] = ()
     noise_source: str
     seeded: bool = False
-    isolation: Literal["vmap", "loop"] = "vmap"
+    isolation: Isolation = "vmap"
     audited: str = ""
     steps_done: int
     steps_planned: int
     public_constants: Mapping[str, float | int | str] = field(default_factory=dict)
     records: int
     records_public: bool
+    records_noisy: bool = False
+    given: tuple[str, ...] = ()
+    stated: tuple[str, ...] = ()
     covered: tuple[str, ...] = COVERED
     not_covered: tuple[str, ...] = NOT_COVERED
     warnings: tuple[str, ...] = ()
@@ -115,11 +130,14 @@ class Statement:
         steps_done: int,
         noise_source: str,
         seeded: bool = False,
-        isolation: Literal["vmap", "loop"] = "vmap",
+        isolation: Isolation = "vmap",
         audited: str = "",
-        unit: Literal["record", "user"] = "record",
+        unit: Unit = "record",
         releases: Iterable[tuple[StepRelease, int]] | None = None,
         public_constants: Mapping[str, float | int | str] | None = None,
+        records_noisy: bool = False,
+        given: Iterable[str] = (),
+        stated: Iterable[str] = (),
         not_covered: Iterable[str] = (),
         warnings: Iterable[str] = (),
     ) -> "Statement":
@@ -135,6 +153,9 @@ class Statement:
             unit: the unit of privacy.
             releases: what was charged, if not the plan's releases in `steps_done` steps.
             public_constants: further ones, such as clipping bounds.
+            records_noisy: whether the number of units was released with noise.
+            given: what was taken from the data as they are.
+            stated: what was stated about the data.
             not_covered: further items.
             warnings: further sentences.
         """
@@ -170,8 +191,11 @@ class Statement:
                 **(public_constants or {}),
             },
             records=plan.records,
-            records_public=plan.records_public,
-            not_covered=(*_not_covered(plan.before), *not_covered),
+            records_public=plan.records_public and not records_noisy,
+            records_noisy=records_noisy,
+            given=tuple(given),
+            stated=tuple(stated),
+            not_covered=(*not_covered, *_not_covered(plan.before)),  # what is known comes first
             warnings=(*plan.warnings, *warnings),
             no_guarantee_reason=next((reason for reason in reasons if reason is not None), None),
         )
@@ -182,12 +206,15 @@ class Statement:
             self._headline(),
             self._meaning(),
             self._procedure(),
-            self._apart(),
             f"Where the randomness comes from. {self.noise_source}",
             self._accounting(),
-            self._assumptions(),
+            self._public(),
         ]
+        known = self.assumptions
         lists = (
+            ("This holds by construction:", known.by_construction if known else ()),
+            ("This is tested:", known.tested if known else ()),
+            ("This is trusted:", known.trusted if known else ()),
             ("What is covered:", self._really_covered()),
             ("What is not covered:", self.not_covered),
             ("Please note:", self._all_warnings()),
@@ -215,8 +242,17 @@ class Statement:
         facts |= {"before": [release.to_dict() for release in self.before]}
         facts |= {"public_constants": dict(self.public_constants)}
         facts |= {"covered": self._really_covered(), "warnings": self._all_warnings()}
-        facts |= {"guarantee": math.isfinite(self.epsilon)}
+        facts |= {"guarantee": math.isfinite(self.epsilon), "assumptions": self.assumptions}
         return json.dumps(to_json(facts), indent=2, ensure_ascii=False, allow_nan=False)
+
+    @property
+    def assumptions(self) -> Assumptions | None:
+        """What the guarantee rests on; None where there is none."""
+        if math.isinf(self.epsilon):
+            return None
+        return assumptions(
+            unit=self.unit, isolation=self.isolation, seeded=self.seeded, audited=self.audited
+        )
 
     @property
     def _nothing_yet(self) -> bool:
@@ -248,6 +284,7 @@ class Statement:
             f"This training run protects {whom}{against}: it is differentially private with "
             f"epsilon = {rounded_up(self.epsilon)} and delta = {_plain(self.delta)} (about one "
             f"in {round(1 / self.delta):,}). The protected difference is {change}."
+            + (f" {GIVEN}" if self.given else "")
         )
 
     def _meaning(self) -> str:
@@ -268,8 +305,8 @@ class Statement:
             "times as likely under one answer as under the other (this factor is e raised to the "
             "power epsilon), apart from events that together have a probability of at most delta. "
             "Put as a game: where a blind guess is right half of the time, they are right "
-            f"{often}. This is a limit that no attack can pass, not a prediction; a smaller "
-            "epsilon protects more."
+            f"{often}. This is a limit that no attack can pass, not a prediction, if what is "
+            "trusted below holds; a smaller epsilon protects more."
         )
 
     def _procedure(self) -> str:
@@ -299,25 +336,6 @@ class Statement:
             f"step {drawn}.{bound} Asked in each step: {asked or 'nothing that is recorded'}."
         )
 
-    def _apart(self) -> str:
-        if math.isinf(self.epsilon):
-            return ""
-        how = (
-            "they ran for all records of a batch at once by torch.vmap, inside of which nothing of "
-            "another record exists"
-            if self.isolation == "vmap"
-            else "they ran for one record after the other"
-        )
-        return (
-            "How records are kept apart. By construction: records are fetched one by one, and the "
-            f"model and the loss are run for a single record; {how}. What the model keeps "
-            "(buffers, frozen weights, attributes) is compared around every step. It is trusted "
-            "that the model's code keeps nothing outside of the model. It is also trusted that "
-            "reading a record reads that record alone: a data set that mixes other records into "
-            "one, as mixup does, is not covered."
-            + (f" On the run's own records, {self.audited}" if self.audited else "")
-        )
-
     def _accounting(self) -> str:
         if math.isinf(self.epsilon) or self._nothing_yet:
             return ""
@@ -326,6 +344,12 @@ class Statement:
             "together; every approximation errs towards a larger value, so the true cost is not "
             "above the epsilon given."
         ]
+        aside = sum(release.delta for release in self.before)
+        if aside:
+            sentences.append(
+                f"Of delta, {_plain(float(f'{aside:.2g}'))} is set aside for the case that a "
+                "category is shown which a single record alone has."
+            )
         if self.budget_epsilon is not None:
             sentences.append(f"The budget of the whole run is epsilon = {self.budget_epsilon:g}.")
         if self.other_epsilon is not None:
@@ -336,24 +360,30 @@ class Statement:
             )
         return " ".join(sentences)
 
-    def _assumptions(self) -> str:
+    def _public(self) -> str:
         constants = "; ".join(
             f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
             for name, value in self.public_constants.items()
         )
         size = f"The number of {self.unit}s, {self.records:,}, "
-        if self.records_public:
+        if self.records_noisy:
+            size += "was released with noise, as one of the answers above; the exact one is hidden."
+        elif self.records_public:
             size += "was stated to be public knowledge."
         else:
             size += (
                 "was taken from the data itself and is treated as public: the guarantee does not "
                 "hide it. If it is a secret, state a public number of records in the budget."
             )
+        if self.stated:
+            size += f" Stated without looking at the data: {'; '.join(self.stated)}."
         settings = f" The settings are taken to be public too: {constants}." if constants else ""
         return f"What is taken to be public. {size}{settings}"
 
     def _really_covered(self) -> tuple[str, ...]:
-        return self.covered if math.isfinite(self.epsilon) else ()
+        if math.isinf(self.epsilon):
+            return ()
+        return (*self.covered, *([_ANSWERED] if self.before else []))
 
     def _all_warnings(self) -> tuple[str, ...]:
         found = list(self.warnings)

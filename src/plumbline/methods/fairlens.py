@@ -297,10 +297,9 @@ def _groups(chunk: Chunk) -> Tensor:
 
 
 def _refuse_undeclared(own: Tensor, groups: tuple[int, int]) -> None:
-    other = own[(own != groups[0]) & (own != groups[1])]
-    if len(other):
+    if bool(((own != groups[0]) & (own != groups[1])).any()):
         raise ValueError(
-            f"sensitive_features has the value {int(other[0])}, which is not one of the two groups "
+            "sensitive_features has a value that is not one of the two groups "
             f"{list(groups)} of FairLens. Give records of these two, or declare others: "
             "groups=(...)."
         )

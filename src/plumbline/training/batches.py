@@ -24,6 +24,7 @@ from plumbline.gradients import (
 )
 from plumbline.gradients.summation import MOST_RECORDS
 from plumbline.mechanism.calibration import Plan
+from plumbline.record_errors import T, looked_up
 from plumbline.record_random import Draws, own_generators
 from plumbline.sampling import chunks
 from plumbline.training.losses import BatchLoss
@@ -141,8 +142,8 @@ class PrivateBatch:
         """This process's records ``[R]``, its units, and each record's unit among them, ``[R]``."""
         if len(self.unit_ids) > MOST_RECORDS:
             raise ValueError(
-                f"The batch has {len(self.unit_ids):,} records, but the rounding of a sum is "
-                f"proven for {MOST_RECORDS:,} at most. Use a smaller expected batch size."
+                f"The batch has more records than the {MOST_RECORDS:,} for which the rounding of "
+                "a sum is proven. Use a smaller expected batch size."
             )
         which, shares = self._share
         if shares == 1:
@@ -251,7 +252,7 @@ class PrivateChunk:
     def losses(self) -> Tensor:
         """Each record's loss, ``[R]``, from one pass over them all."""
         with self._batch.same_random_numbers():
-            return self._owner.loss(self._owner.model, self.data)
+            return self._in_range(lambda: self._owner.loss(self._owner.model, self.data))
 
     def parameters(self) -> Mapping[str, Tensor]:
         """The trainable parameters by name."""
@@ -261,7 +262,11 @@ class PrivateChunk:
         """The model's outputs for the records, where the loss is one of output and target."""
         model, loss, random = self._owner.model, self._owner.loss, self.draws("model")
         with self._batch.same_random_numbers():
-            return each_record(lambda one: loss.outputs(model, one)[0], self.data, random=random)
+            return self._in_range(
+                lambda: each_record(
+                    lambda one: loss.outputs(model, one)[0], self.data, random=random
+                )
+            )
 
     def draws(self, purpose: str, *, of: Literal["records", "units"] = "records") -> Draws:
         """Random numbers of each record's (or unit's) own, the same in every pass of the step."""
@@ -285,7 +290,7 @@ class PrivateChunk:
                 rows=one.company, random=one.draws, isolation=self._owner.isolation,
             )  # fmt: skip
 
-        return self._by_unit(self._pass(rows), taken)
+        return self._in_range(lambda: self._by_unit(self._pass(rows), taken))
 
     def hvp(self, vectors: Mapping[str, Tensor], *, rows: Rows | None = None) -> PerSampleGradients:
         """Its units' Hessians times vectors ``[units, *shape]``, or one ``[*shape]`` for all."""
@@ -304,7 +309,16 @@ class PrivateChunk:
                 rows=one.company, random=one.draws, isolation=self._owner.isolation,
             )  # fmt: skip
 
-        return self._by_unit(self._pass(rows), taken)
+        return self._in_range(lambda: self._by_unit(self._pass(rows), taken))
+
+    def _in_range(self, compute: Callable[[], T]) -> T:
+        """What ``compute`` gives; a class that is out of range is named by its record alone."""
+        owner = self._owner
+
+        def alone(place: int) -> Tensor:
+            return owner.loss(owner.model, owner.fetch(self.indices[place : place + 1], self.step))
+
+        return looked_up(compute, self.indices.tolist(), alone)
 
     def _by_unit(
         self, whole: _Pass, taken: Callable[[_Pass], PerSampleGradients]

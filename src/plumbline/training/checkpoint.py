@@ -76,6 +76,7 @@ def save(private: Private, path: str | os.PathLike[str]) -> None:
     Raises:
         CheckpointError: If it cannot be written, or holds what ``torch.load(weights_only=True)``
             would refuse. What was at ``path`` is then unchanged.
+        LedgerError: If the ledger cannot be told; the checkpoint is then written all the same.
         RecordsMixError: If the model has written to a buffer or a frozen parameter.
     """
     with private.ranks.failing_together():
@@ -128,6 +129,8 @@ def _write(private: Private, path: Path, random: Sequence[Any], states: Mapping[
         token,
         _to_bytes(sealed(state_of_records)) if state_of_records else None,
     )
+    if private.ledger is not None:
+        private.ledger.note_checkpoint(private.run, step=private.steps_done, token=token)
 
 
 def read(path: Path, ranks: Ranks) -> dict[str, Any] | None:
@@ -160,6 +163,26 @@ def plan_of(setup: Setup, stored: Mapping[str, Any], path: Path, ranks: Ranks) -
     if setup.ledger is not None:
         setup.ledger.verify_position(Position(**stored["ledger"]))
     return plan
+
+
+def older_than_known(setup: Setup, stored: Mapping[str, Any]) -> tuple[str, ...]:
+    """A warning, if the ledger knows of a later checkpoint of the run than the one that is given.
+
+    Everything that was released since stays charged, since the ledger says what was spent and the
+    checkpoint does not. A run that makes the same steps again, bit for bit, needs no warning.
+    """
+    if setup.ledger is None or (setup.seed is not None and setup.deterministic):
+        return ()
+    later = setup.ledger.later_checkpoint(
+        stored["run"], token=stored["token"], position=Position(**stored["ledger"])
+    )
+    if later is None:
+        return ()
+    return (
+        f"The run went on from a checkpoint of step {stored['steps_done']:,}, though the ledger "
+        f"knows of a later one, of step {later:,}: the folder was restored from a backup, or "
+        "copied. Steps made in between stay charged, for their results may have been seen.",
+    )
 
 
 def next_attempt(setup: Setup, stored: Mapping[str, Any], ranks: int) -> int:

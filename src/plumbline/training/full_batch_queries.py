@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -15,7 +16,7 @@ from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
 from plumbline.mechanism.release import FullBatch, GaussianQuery, Query, StepRelease
 from plumbline.training.answering import Answers
-from plumbline.training.run_identity import inputs_digest
+from plumbline.training.run_identity import keyed_digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,16 +51,8 @@ def ask(kind: str, queries: Sequence[Query], *, seed: int | None, ledger: Ledger
         LedgerError: If the release could not be charged; nothing was released then.
     """
     release = release_of([one.asked for one in queries])
-    source: RandomSource = SecureSource()
-    if seed is not None:
-        source = SeededSource(seed, f"{kind} {release.to_dict()}")
-    if ledger is not None:
-        position = None
-        if not source.secure:
-            key = source.stream("digest").bytes(32)
-            position = 0, inputs_digest(key, queries[0], *(one.value for one in queries[1:]))
-        run = f"{kind.split()[0]}-{source.stream('run').bytes(8).hex()}"
-        ledger.charge(release.to_dict(), run=run, step=0, noise_position=position, most=1)
+    exact = [(one.name, one.sensitivity, one.sigma, one.value) for one in queries]
+    source, _ = charged(kind, release, exact, seed=seed, ledger=ledger)
     answers = Answers(source, 0, 0)
     return Asked(
         tuple(
@@ -68,3 +61,30 @@ def ask(kind: str, queries: Sequence[Query], *, seed: int | None, ledger: Ledger
         ),
         release,
     )
+
+
+def charged(
+    kind: str, release: StepRelease, exact: Any, *, seed: int | None, ledger: Ledger | None
+) -> tuple[RandomSource, str]:
+    """Charges a release; returns the source of its noise, and its name in the ledger.
+
+    Args:
+        kind: As for ``ask``.
+        release: What will be released.
+        exact: The exact answers, nested, by which a ledger knows that a seeded release is repeated.
+        seed: As for ``ask``.
+        ledger: Where the release is charged, durably.
+
+    Raises:
+        LedgerError: If the release could not be charged.
+    """
+    source: RandomSource = SecureSource()
+    if seed is not None:
+        source = SeededSource(seed, f"{kind} {release.to_dict()}")
+    run = f"{kind.split()[0]}-{source.stream('run').bytes(8).hex()}"
+    if ledger is not None:
+        position = None
+        if not source.secure:
+            position = 0, keyed_digest(source.stream("digest").bytes(32), exact)
+        ledger.charge(release.to_dict(), run=run, step=0, noise_position=position, most=1)
+    return source, run

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from plumbline.checks import check_count, check_positive
+from plumbline.gradients.summation import MOST_RECORDS, ROUNDING
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.release import GaussianQuery, Query, StepRelease
 from plumbline.training.full_batch_queries import ask, name_of, release_of
@@ -85,12 +86,14 @@ def private_moments(
             f"features is a tensor of shape {tuple(features.shape)} and type {features.dtype}; "
             "give floating-point numbers with one row per record, [n, channels, ...]."
         )
+    _check_most(len(features))
     queries = [
         Query(
             value=total,
             sensitivity=most,
             sigma=noise_multiplier,
             name=name_of(name, seeded=seed is not None),
+            rounding=ROUNDING,
         )
         for total, most, name in zip(
             _sums(features, (bound, square_bound), chunk),
@@ -145,18 +148,29 @@ def private_mean(
     for name, value in (("noise_multiplier", noise_multiplier), ("bound", bound)):
         check_positive(name, value)
     check_count("records", records)
-    total, shape = torch.zeros(()), torch.Size()
+    total, shape, seen = torch.zeros(()), torch.Size(), 0
     for rows in features:
+        seen += len(rows)
         total, shape = total + _within(rows.detach().cpu().double().flatten(1), bound), rows.shape
+    _check_most(seen)
     (told,) = mean_release(noise_multiplier, seeded=seed is not None).queries
     query = Query(
         value=total / bound,
         sensitivity=told.sensitivity,
         sigma=told.noise_multiplier,
         name=told.name,
+        rounding=ROUNDING,
     )
     asked = ask(f"mean {records} {tuple(shape[1:])}", [query], seed=seed, ledger=ledger)
     return (asked.answers[0] * bound / records).float().view(shape[1:])
+
+
+def _check_most(records: int) -> None:
+    if records > MOST_RECORDS:
+        raise ValueError(
+            f"There are more records than the {MOST_RECORDS:,} for which the rounding of a sum is "
+            "proven. Take the moments of a part of them, chosen without looking at the data."
+        )
 
 
 def _sums(features: Tensor, bounds: tuple[float, float], chunk: int) -> tuple[Tensor, Tensor]:

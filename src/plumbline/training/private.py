@@ -512,6 +512,9 @@ class Private:
             audited="" if self.audited is None else self.audited.verdict,
             unit="user" if isinstance(self._sampler, UserSampler) else "record",
             public_constants=constants,
+            given=self.setup.not_covered,
+            stated=self.setup.stated,
+            records_noisy=self.setup.records_noisy,
             not_covered=self.not_covered,
             warnings=(*self.warnings, *_of_loss(self.lost, self.plan.steps)),
         )

@@ -23,8 +23,9 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset, default_co
 from plumbline.checks import is_row_by_row
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.held_generators import held_by, state_of
+from plumbline.record_errors import read_quietly
 from plumbline.record_random import one_by_one
-from plumbline.training.stacking import Padding, PadTo, stack
+from plumbline.training.stacking import Padding, PadTo, UnequalRecords, stack
 
 Collate = Callable[[list[Any]], Any]
 """Makes a batch of one record, ``[1, ...]``, of a list that has only that one."""
@@ -132,13 +133,18 @@ class MappedRecords(OneByOne):
         self._many = getattr(data, "__getitems__", None)
 
     def read(self, number: int) -> Any:
-        rows = [self._data[number]] if self._many is None else list(self._many([number]))
+        rows = read_quietly(self._rows, number)
         if len(rows) != 1:
-            raise ValueError(
+            raise UnequalRecords(
                 f"{type(self._data).__name__}.__getitems__ was asked for one record and gave "
                 f"{len(rows)}. It must give one for each number."
             )
-        return self._collate(rows)
+        if self._collate is _default:
+            return _default(rows)
+        return read_quietly(lambda _: self._collate(rows), number)
+
+    def _rows(self, number: int) -> list[Any]:
+        return [self._data[number]] if self._many is None else list(self._many([number]))
 
 
 def _default(rows: list[Any]) -> Any:
@@ -158,7 +164,7 @@ class FetchedRecords(OneByOne):
     """A data set of the user's that has ``fetch(index)``, asked for one record at a time."""
 
     def read(self, number: int) -> Any:
-        return self._data.fetch(torch.tensor([number]))
+        return read_quietly(lambda k: self._data.fetch(torch.tensor([k])), number)
 
 
 class TableRecords(OneByOne):

@@ -124,8 +124,13 @@ def inputs_digest(key: bytes, query: Query, *beside: Any) -> str:
     It is keyed with something that follows from the seed: without the seed, nobody can use a
     ledger to test a guess of the exact value.
     """
+    return keyed_digest(key, [query.name, query.sensitivity, query.sigma, query.value, *beside])
+
+
+def keyed_digest(key: bytes, exact: Any) -> str:
+    """A digest of exact values, nested, that without the key says nothing about them."""
     digest = hmac.new(key, digestmod=hashlib.sha256)
-    feed(digest, [query.name, query.sensitivity, query.sigma, query.value, *beside])
+    feed(digest, exact)
     return digest.hexdigest()[:32]
 
 

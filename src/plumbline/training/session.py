@@ -84,7 +84,11 @@ def start(setup: Setup, ranks: Ranks | None = None) -> Private:
                 journal=found.evidence,
                 made=stored["made"],
                 charged=stored["charged"] + at - saved,
-                warnings=() if setup.ledger is not None else (_NO_LEDGER,),
+                warnings=(
+                    (_NO_LEDGER,)
+                    if setup.ledger is None
+                    else checkpoint.older_than_known(setup, stored)
+                ),
                 processes=stored["processes"],
             )
             private = _start(setup, plan, ranks, past)

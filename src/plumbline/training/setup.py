@@ -126,6 +126,16 @@ class Setup:
         """Whether a step can be made again, bit for bit."""
         return self.seed is not None and self.deterministic
 
+    @property
+    def stated(self) -> tuple[str, ...]:
+        """What the data set says was stated about its records without looking at them."""
+        return tuple(getattr(self.dataset, "stated", ()))
+
+    @property
+    def records_noisy(self) -> bool:
+        """Whether the number of records that the run uses was released with noise."""
+        return self.budget.records is None and bool(getattr(self.dataset, "records_noisy", False))
+
     @cached_property
     def units(self) -> int:
         """The number of records, or of users where they are the unit of privacy."""
@@ -154,6 +164,9 @@ class Setup:
     def plan(self, noise_multiplier: float | None = None) -> Plan:
         """The plan of the run; with a noise multiplier given, nothing is calibrated."""
         budget = self.budget
+        public = getattr(self.dataset, "public_records", None)
+        if budget.records is None and type(public) is int and self.user_ids is None:
+            budget = dataclasses.replace(budget, records=public)
         if noise_multiplier is not None:
             budget = dataclasses.replace(budget, epsilon=None, noise_multiplier=noise_multiplier)
         plan = budget.resolve(
@@ -244,8 +257,8 @@ def _groups(features: Any, records: int) -> Tensor | None:
         return None
     if len(features) and isinstance(features[0], str):
         raise TypeError(
-            f"sensitive_features has words, such as {features[0]!r}; give each record's group as a "
-            "whole number, as pandas.factorize(...)[0] makes them."
+            "sensitive_features has words; give each record's group as a whole number, as "
+            "pandas.factorize(...)[0] makes them."
         )
     values = torch.as_tensor(features)
     if values.shape != (records,):

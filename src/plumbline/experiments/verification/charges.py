@@ -141,8 +141,12 @@ class Spent:
         release = releases[0]
         records = claim.records(release.sampling.rate)
         if records is None:
-            words = f"no number of records gives the sampling rate {release.sampling.rate:g} for a "
-            words += f"mean batch of {claim.expected_batch_size:,}"
+            words = f"the sampling rate is {release.sampling.rate:g}, and "
+            if claim.expected_batch_size is None:
+                words += f"the recipe asks for {claim.budget.sampling_rate:g}"
+            else:
+                words += "no number of records gives it for a mean batch of "
+                words += f"{claim.expected_batch_size:,}"
             return Check(what, CONTRADICTED, words)
         try:
             plan = claim.plan(records)

@@ -36,8 +36,8 @@ class RunClaim:
         return self.spec.recipe.budget
 
     @property
-    def expected_batch_size(self) -> int:
-        """The mean size of a batch."""
+    def expected_batch_size(self) -> int | None:
+        """The mean size of a batch; None where the sampling rate is given in its place."""
         return self.spec.method.expected_batch_size or self.budget.expected_batch_size
 
     @property
@@ -46,7 +46,14 @@ class RunClaim:
         return None if self.result is None else float(self.result["epsilon"])
 
     def records(self, rate: float) -> int | None:
-        """The number of records that makes ``rate`` the sampling rate; None if no number does."""
+        """The number of records that makes ``rate`` the sampling rate; None if no number does.
+
+        Where the rate itself is given any number does, and the public one is returned if there is
+        one.
+        """
+        if self.expected_batch_size is None:
+            fits = rate == self.budget.sampling_rate
+            return (self.spec.public_records or 1) if fits else None
         count = max(1, round(self.expected_batch_size / rate))
         return count if self.expected_batch_size / count == rate else None
 

@@ -343,11 +343,13 @@ def _outputs(
         positions = geometry.positions(inputs, kernel)
         rows = weight.flatten(-inputs.dim() + 1).expand(len(inputs), -1, -1)
         windows = geometry.windows(inputs, kernel, positions)
+        output = windows.new_empty(len(inputs), rows.shape[1], *positions)
+        flat = output.view(len(inputs), rows.shape[1], -1)  # the tape would copy a view
         if bias is None:
-            output = torch.bmm(rows, windows)
+            torch.bmm(rows, windows, out=flat)
         else:
-            output = torch.baddbmm(bias[None, :, None], rows, windows)
-        return output.view(len(inputs), -1, *positions)
+            torch.baddbmm(bias[None, :, None], rows, windows, out=flat)
+        return output
 
     # A first layer with few channels: the library's kernels are made for many.
     key = ("forward", tuple(inputs.shape[1:]), tuple(weight.shape[-inputs.dim() :]), geometry, own,

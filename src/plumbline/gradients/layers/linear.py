@@ -186,24 +186,24 @@ def affine(
     shape = (*inputs.shape[:-1], weight_value.shape[1 if transposed else 0])
     rows = inputs.reshape(-1, inputs.shape[-1])
     if known[0].offset is None:
-        # Keep their graph, so that the output has an edge to watch. The weights' own gradients are
-        # not requested, so they are not computed.
-        matrix, shift = w.graph if w else weight, b.graph if b else bias
+        # Keep the graph of one, so that the output has an edge to watch. The weights' own gradients
+        # are not requested, so they are not computed.
+        matrix, shift = (w.graph, bias_value) if w else (weight, b.graph if b else bias)
         output = F.linear(rows, matrix.T if transposed else matrix, shift)
     else:
         fused = None
-        if len(rows) == tape.records and not transposed:
+        if rows.shape[0] == tape.records and not transposed:
             fused = _rank_one(tape, rows, w, b, bias_value)
         if fused is None:
             fused = _perturbed(_by_record(inputs), weight, bias, tape, transposed)
         output = fused
 
     def terms(gradient: Tensor) -> None:
-        back = _by_record(gradient.view(shape))
+        back = gradient.view(tape.records, -1, shape[-1])
         back = back if back.dtype == weight_value.dtype else back.to(weight_value.dtype)
         squares = RowSquares(back)
         if w is not None:
-            into = _by_record(inputs.detach())
+            into = rows.detach().view(tape.records, -1, rows.shape[-1])
             into = into if into.dtype == weight_value.dtype else into.to(weight_value.dtype)
             if transposed:
                 w.add(Outer(into, back, right_squares=squares))

@@ -69,7 +69,9 @@ def _common(study: Study) -> Grid:
         ["data", _named(recipe.data.title, recipe.data.options)],
         ["network", _named(recipe.model.name, recipe.model.options)],
         ["budget", f"{spent}, δ = {budget.delta:g}, {length}"],
-        ["expected batch size", f"{budget.expected_batch_size:,}"],
+        ["sampling rate", f"{budget.sampling_rate:g}"]
+        if budget.sampling_rate is not None
+        else ["expected batch size", f"{budget.expected_batch_size:,}"],
         ["accountant", f"{budget.accountant.upper()}, {budget.relation.replace('_', '/')}"],
         ["seeds", ", ".join(map(str, recipe.seeds))],
         ["noise", recipe.noise],

@@ -38,8 +38,9 @@ def _statement(study: Study, title: str) -> str:
         f'<span class="beside">at δ = {delta}</span></p>'
     )
     blocks = study.runs[title][0].result.statement.strip().split("\n\n")
-    # What is promised, what that means and what is left out; the rest for those who ask.
-    open_ = [block for block in blocks[2:] if block.startswith("What is not covered")]
+    # What is promised, under what, and what is left out; the rest for those who ask.
+    first = ("This is trusted", "What is not covered")
+    open_ = [block for block in blocks[2:] if block.startswith(first)]
     rest = [block for block in blocks[2:] if block not in open_]
     said = [_block(block, first=place == 0) for place, block in enumerate([*blocks[:2], *open_])]
     more = "".join(_block(block, first=False) for block in rest)

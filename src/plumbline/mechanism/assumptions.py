@@ -1,0 +1,78 @@
+"""What a statement's guarantee rests on, in three lists: by construction, tested, and trusted.
+
+Each item is a fact of the run at hand. What is trusted is in the order of what goes wrong most
+often in practice; "a limit that no attack can pass" stands under these and no others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["record", "user"]
+Isolation = Literal["vmap", "loop"]
+
+_APART: dict[Isolation, str] = {
+    "vmap": "all records of a batch at once under torch.vmap, inside of which there is no other "
+    "record",
+    "loop": "one record after the other",
+}
+_PERSON: dict[Unit, str] = {
+    "record": "a person has one record; the protection of one with several is weaker (give the "
+    "users' ids to protect users)",
+    "user": "the user ids are right: records of one person under two ids are protected apart",
+}
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What must hold for a guarantee, by how it is known.
+
+    Attributes:
+        by_construction: What cannot be otherwise, whatever the data and the model.
+        tested: What is looked at while the run is made, or in Plumbline's own tests.
+        trusted: What nobody but the reader can know.
+    """
+
+    by_construction: tuple[str, ...]
+    tested: tuple[str, ...]
+    trusted: tuple[str, ...]
+
+
+def assumptions(*, unit: Unit, isolation: Isolation, seeded: bool, audited: str) -> Assumptions:
+    """The assumptions of a run.
+
+    Args:
+        unit: Whose presence is protected.
+        isolation: How records are kept apart.
+        seeded: Whether the randomness comes from a seed.
+        audited: What was found when neighbouring batches were compared, if they were.
+    """
+    key = "the seed is secret, and nobody" if seeded else "nobody"
+    return Assumptions(
+        by_construction=(
+            "records do not mix: each is read by itself, and model and loss are run for a single "
+            f"record, {_APART[isolation]}",
+            f"one {unit} moves an answer by no more than its bound, the rounding of norms and sums "
+            "included; a record that is not finite counts as zero",
+            "noise is drawn on a public grid, so that no digit of an answer tells what it was "
+            "added to, and a step is counted before its answer is used",
+        ),
+        tested=(
+            "in each step: the model has kept nothing (buffers, frozen weights, attributes)",
+            "now and then: a record that is read in other company is the same",
+            *((f"on the run's own records: {audited.rstrip('.')}",) if audited else ()),
+            "in Plumbline's tests, not here: every bound, against records made to break it",
+        ),
+        trusted=(
+            "nothing else about these data was released: no other run, figure or copy",
+            _PERSON[unit],
+            "reading a record reads that record alone: a data set that mixes others into one, as "
+            "mixup in its __getitem__ does, is not covered",
+            "the model's code keeps nothing outside of the model: in a file, a thread, another "
+            "package",
+            f"{key} reads the memory of the computer that trains, or times its steps",
+            "Plumbline and what it stands on (PyTorch, dp-accounting, the operating system's "
+            "entropy) do what they say",
+        ),
+    )

@@ -1,0 +1,55 @@
+"""What the command line prints about bad tables has nothing of their cells in it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import Called, people
+
+WORD, NUMBER = "SECRET-7731", "987654321"
+TRAIN = ["train", "--data", "people.csv", "--target", "income", "--out", "run", "--epsilon", "8"]
+TRAIN += ["--epochs", "1", "--batch", "80", "--seed", "0", "--sensitive", "sex"]
+
+
+def spoilt(tmp_path: Path, cells: str) -> None:
+    """The table, with these cells in row 7."""
+    path = people(tmp_path / "people.csv")
+    lines = path.read_text().splitlines()
+    lines[7] = cells
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        f"{WORD},Oslo,f,20,low",
+        f"{NUMBER}e999,Oslo,f,20,low",
+        f"20,{WORD},f,20",
+        f"20,{WORD},f,20,low,{NUMBER}",
+        f"{NUMBER},{WORD},,20,low",
+        f"20,Oslo,f,{WORD},low",
+    ],
+    ids=["text", "infinite", "short", "long", "missing", "word"],
+)
+def test_a_bad_row(call: Called, tmp_path: Path, cells: str) -> None:
+    spoilt(tmp_path, cells)
+    code = call(*TRAIN)
+    assert code in (0, 2)
+    assert (code == 2) == bool(call.err.startswith("plumbline: "))
+    for secret in (WORD, NUMBER):
+        assert secret not in call.out + call.err
+    if code:
+        assert not list(tmp_path.glob("run/**/ledger*"))  # nothing was charged
+
+
+def test_new_rows(call: Called, tmp_path: Path) -> None:
+    people(tmp_path / "people.csv")
+    assert call(*TRAIN) == 0
+    (folder,) = (tmp_path / "run" / "people").iterdir()
+    new = tmp_path / "new.csv"
+    for cells in (f"{NUMBER},{WORD},f,20", f"{WORD},Oslo,f,20", f"20,Oslo,{WORD},20"):
+        new.write_text(f"age,city,sex,hours\n{cells}\n")
+        call("predict", folder, "--data", "new.csv", "--out", "out.csv")
+        assert call.out + call.err
+        for secret in (WORD, NUMBER):
+            assert secret not in call.out + call.err

@@ -1,0 +1,268 @@
+"""A table's schema, found privately: sensitivity, threshold, cost, and what one row changes."""
+
+import itertools
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import dp_accounting
+import pytest
+import torch
+from dp_accounting.pld import PLDAccountant
+from scipy import stats
+
+from plumbline.data.table_counts import BINS, EDGES, ZERO, Counts, bins_of, ends_of
+from plumbline.data.table_schema import Schema
+from plumbline.data.tables import TablePlan, plan_table, table
+from plumbline.experiments.private_schema import (
+    DELTA_SHARE,
+    EPSILON_SHARE,
+    Found,
+    SchemaQuestion,
+    check_found,
+    find_schema,
+)
+from plumbline.mechanism.accountant import epsilon
+from plumbline.mechanism.ledger import Ledger, LedgerError
+
+HEADER = "age,city,sex,stay,income"
+DELTA = 1e-6
+
+
+def rows(count: int, seed: int = 0) -> list[str]:
+    draw = random.Random(seed)
+    return [
+        f"{draw.randint(18, 89)},{draw.choice(['Rome', 'Oslo', 'Lima'])},{draw.choice('fm')},"
+        f"{draw.expovariate(0.2):.1f},{draw.choice(['low', 'low', 'high'])}"
+        for _ in range(count)
+    ]
+
+
+def planned(folder: Path, lines: list[str], **options: Any) -> TablePlan:
+    path = folder / "people.csv"
+    path.write_text("\n".join([HEADER, *lines]) + "\n")
+    return plan_table(path, **{"target": "income", "sensitive": "sex", **options})
+
+
+def found(plan: TablePlan, spent: float = 8.0, **more: Any) -> Found:
+    question = SchemaQuestion.about(plan, epsilon=spent, delta=DELTA)
+    assert question is not None
+    return find_schema(plan, plan.counts(), question, **more)
+
+
+def as_vector(counts: Counts, plan: TablePlan, every: dict[str, list[str]]) -> torch.Tensor:
+    """All counts of the second question, for categories and bins that two tables have together."""
+    kinds = {"age": "number", "stay": "number"}
+    parts = [torch.tensor([float(counts.rows)])]
+    for name, column in counts.columns.items():
+        if name in kinds:
+            parts.append(column.bins)
+        else:
+            parts.append(torch.tensor([float(column.categories[value]) for value in every[name]]))
+    return torch.cat([part.double() for part in parts])
+
+
+@pytest.mark.parametrize(
+    "extra", ["30,Oslo,f,1.0,low", "999999999999999,Cairo,x,-5,new", "0,Lima,m,1e-9,high"]
+)
+def test_one_row_moves_the_counts_by_the_sensitivity_at_most(tmp_path: Path, extra: str) -> None:
+    lines = rows(60)
+    # A row at the end keeps the others' places; one that is held out moves nothing at all.
+    places = [len(lines) + k for k in range(12)]
+    moves = set()
+    for place in places:
+        filled = lines + rows(place - len(lines), seed=1)
+        counts = [
+            (plan := planned(tmp_path, content)).counts() for content in (filled, [*filled, extra])
+        ]
+        every = {
+            name: sorted({*counts[0].columns[name].categories, *counts[1].columns[name].categories})
+            for name in counts[0].columns
+        }
+        one, other = (as_vector(each, plan, every) for each in counts)
+        question = SchemaQuestion.about(plan, epsilon=1, delta=DELTA)
+        assert question is not None
+        most = question.release.queries[-1].sensitivity
+        assert most == math.sqrt(3 + 2 + 1)  # city, sex and income; age and stay; the number
+        moves.add(round(float((one - other).norm() / most), 12))
+    assert moves == {0.0, 1.0}  # exactly, for a row that is trained on
+
+
+def test_the_kinds_move_by_one_for_each_column(tmp_path: Path) -> None:
+    plan = planned(tmp_path, rows(20))
+    question = SchemaQuestion.about(plan, epsilon=1, delta=DELTA)
+    assert question is not None
+    assert question.unknown == ("age", "city", "stay")
+    assert question.release.queries[0].sensitivity == math.sqrt(3)
+    known = planned(tmp_path, rows(20), ranges={"age": (0, 99), "stay": (0, 9)}, records=20)
+    question = SchemaQuestion.about(known, epsilon=1, delta=DELTA)
+    assert question is not None
+    assert question.asked == ("city", "sex", "income")
+    assert question.release.queries[-1].sensitivity == math.sqrt(3)  # and not the number
+    given = {"city": ["Oslo"], "sex": ["f", "m"], "income": ["low", "high"]}
+    ranges = {"age": (0, 99), "stay": (0, 9)}
+    whole = planned(tmp_path, rows(20), ranges=ranges, categories=given)
+    question = SchemaQuestion.about(whole, epsilon=1, delta=DELTA)
+    assert question is not None
+    assert question.release.delta == 0  # no category can show
+    assert [query.sensitivity for query in question.release.queries] == [1.0]
+    all_known = planned(tmp_path, rows(20), ranges=ranges, categories=given, records=20)
+    assert SchemaQuestion.about(all_known, epsilon=1, delta=DELTA) is None
+
+
+def test_the_noise_costs_a_twentieth_by_an_accountant_of_its_own(tmp_path: Path) -> None:
+    question = SchemaQuestion.about(planned(tmp_path, rows(20)), epsilon=3, delta=DELTA)
+    assert question is not None
+    accountant = PLDAccountant(value_discretization_interval=1e-5)
+    for query in question.release.queries:
+        accountant.compose(dp_accounting.GaussianDpEvent(query.noise_multiplier))
+    own = accountant.get_epsilon(DELTA - question.release.delta)
+    assert own == pytest.approx(EPSILON_SHARE * 3, rel=2e-3)
+    assert epsilon([(question.release, 1)], delta=DELTA) <= EPSILON_SHARE * 3
+    # Composed alone at the whole delta it would seem cheaper: delta' is not free.
+    assert accountant.get_epsilon(DELTA) < own
+
+
+@pytest.mark.parametrize("categorical", [1, 3, 20])
+def test_a_category_of_one_record_passes_with_the_stated_probability(
+    tmp_path: Path, categorical: int
+) -> None:
+    question = SchemaQuestion.about(planned(tmp_path, rows(20)), epsilon=3, delta=DELTA)
+    assert question is not None
+    limit = question.threshold(categorical)
+    failing = DELTA_SHARE * DELTA
+    # scipy's own tail: a count of 1 with this noise beyond the threshold, once for each column.
+    passes = stats.norm.sf(limit, loc=1, scale=question.std)
+    assert categorical * passes <= failing
+    assert categorical * passes == pytest.approx(failing, rel=1e-6)
+    assert limit == pytest.approx(1 + question.std * stats.norm.isf(failing / categorical))
+    assert question.release.delta == failing / (1 - failing)
+
+
+def test_a_delta_of_a_release_is_added_once_for_each(tmp_path: Path) -> None:
+    question = SchemaQuestion.about(planned(tmp_path, rows(20)), epsilon=3, delta=DELTA)
+    assert question is not None
+    release = question.release
+    assert epsilon([(release, 11)], delta=DELTA) == math.inf
+    assert epsilon([(release, 5)], delta=DELTA) < math.inf
+    assert epsilon([(release, 5)], delta=DELTA, relation="replace_one") == math.inf  # twice each
+
+
+def test_what_is_found_on_enough_rows(tmp_path: Path) -> None:
+    plan = planned(tmp_path, rows(6000))
+    schema = found(plan, seed=3).schema
+    assert schema["city"].categories == ("Lima", "Oslo", "Rome")  # by name
+    assert schema["sex"].categories == ("f", "m")
+    assert schema["income"].categories == ("high", "low")
+    assert schema["age"].range == (15.0, 100.0)
+    assert schema["age"].fill == 60.0  # the middle of 50 to 70, where the median lies
+    low, high = schema["stay"].range or (math.nan, math.nan)
+    assert 0 <= low < 1
+    assert 15 <= high <= 30
+    assert schema.records == pytest.approx(6000, rel=0.05)
+    assert schema.records != 6000
+    check_found(plan, schema)
+
+
+def test_a_row_that_is_alone_in_a_category_changes_nothing(tmp_path: Path) -> None:
+    """Under the same noise, the tables with and without it have one encoding."""
+    lines = rows(3000)
+    encodings = set()
+    for extra in ([], ["200,Cairo,x,99,rich"]):
+        for k in range(3):  # at places that are trained on, or held out
+            filled = lines + rows(k, seed=1)
+            plan = planned(tmp_path, filled + extra)
+            schema = found(plan, seed=0).schema
+            assert "Cairo" not in str(schema)
+            splits = table(
+                tmp_path / "people.csv",
+                target="income",
+                sensitive="sex",
+                found=("age", "city", "sex", "stay", "income"),
+                **schema.options(),
+            )
+            assert splits.encoding is not None
+            encodings.add((k, splits.encoding, splits.groups, splits.classes))
+    assert len(encodings) == 3
+    assert splits.groups == ("f", "m", "(other)")
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_too_few_rows_are_told_what_to_declare(tmp_path: Path, count: int) -> None:
+    plan = planned(tmp_path, rows(count), test=None)
+    question = SchemaQuestion.about(plan, epsilon=0.1, delta=DELTA)
+    assert question is not None
+    counts = Counts({name: type(column)() for name, column in plan.counts().columns.items()})
+    schema = find_schema(plan, counts, question, seed=0).schema
+    with pytest.raises(ValueError, match="declare these") as error:
+        check_found(plan, schema)
+    for words in ("--categories sex=A,B", "--categories income=A,B", "age=LOW:HIGH"):
+        assert words in str(error.value)
+    assert "Oslo" not in str(error.value)
+
+
+def test_it_is_charged_before_any_noise_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    from plumbline.experiments import private_schema
+
+    drawn, charge = private_schema.gaussian, Ledger.charge
+
+    def draw(*arguments: Any) -> Any:
+        order.append("noise")
+        return drawn(*arguments)
+
+    def charged(self: Ledger, *arguments: Any, **more: Any) -> Any:
+        made = charge(self, *arguments, **more)
+        order.append("charged")
+        return made
+
+    monkeypatch.setattr(private_schema, "gaussian", draw)
+    monkeypatch.setattr(Ledger, "charge", charged)
+    plan = planned(tmp_path, rows(200))
+    with Ledger.open(tmp_path / "ledger") as ledger:
+        result = found(plan, ledger=ledger)
+    assert order[0] == "charged"
+    assert set(order[1:]) == {"noise"}
+    book = Ledger.read(tmp_path / "ledger")
+    assert book.entries(result.run) == [(result.release.to_dict(), 1)]
+    assert result.run.startswith("schema-")
+
+    def refuses(*_: Any, **__: Any) -> None:
+        raise LedgerError("the disk is full")
+
+    order.clear()
+    monkeypatch.setattr(Ledger, "charge", refuses)
+    with Ledger.open(tmp_path / "other") as ledger, pytest.raises(LedgerError):
+        found(plan, ledger=ledger)
+    assert order == []
+
+
+def test_the_noise_is_that_of_the_secure_source(tmp_path: Path) -> None:
+    plan = planned(tmp_path, rows(3000))
+    numbers = {found(plan).schema.records for _ in range(4)}
+    assert len(numbers) > 1
+    assert len({found(plan, seed=1).schema.records for _ in range(3)}) == 1
+
+
+def test_every_number_is_in_one_public_bin() -> None:
+    assert list(EDGES) == sorted(set(EDGES))
+    assert BINS < 250
+    values = [0.0, 1e-9, 1.0, 1.4999, 1.5, 64, -64, 1e300, -1e300]
+    places = bins_of(torch.tensor(values, dtype=torch.float64).numpy()).tolist()
+    for value, place in zip(values, places, strict=True):
+        low, high = EDGES[place], EDGES[place + 1]
+        assert low <= min(max(value, -1e12), 1e12 - 1) < high
+    assert places[0] == places[1] == ZERO
+    assert ends_of(ZERO) == (0.0, 0.0)
+    assert all(ends_of(a)[1] == ends_of(b)[0] for a, b in itertools.pairwise(range(ZERO)))
+
+
+def test_a_schema_of_numbers_with_zeros_only_keeps_the_sign(tmp_path: Path) -> None:
+    lines = [f"{k % 50 + 20},Rome,f,0,{'high' if k % 2 else 'low'}" for k in range(3000)]
+    schema = found(planned(tmp_path, lines), seed=0).schema
+    low, high = schema["stay"].range or (1.0, 0.0)
+    assert low < 0 < high
+    assert isinstance(schema, Schema)
