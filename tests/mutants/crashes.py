@@ -97,10 +97,7 @@ MUTANTS = (
         "training/journal.py",
         "fields = self._generation, begun, time.time_ns()",
         "fields = self._generation, 0, time.time_ns()",
-        (
-            "training/test_keeping.py"
-            "::test_an_older_checkpoint_put_back_gets_nothing_back_that_was_made",
-        ),
+        ("training/test_journal.py::test_entries_of_an_earlier_generation_do_not_count",),
     ),
     Mutant(
         "number of a lost step used again",
