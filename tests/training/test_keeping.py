@@ -354,3 +354,24 @@ def test_a_ledger_put_back_to_what_it_was_is_noticed_by_the_journal(
         pytest.raises(LedgerError, match=r"charged 2 steps of the run.* 7 were begun"),
     ):
         Run(settings={"ledger": ledger}).make(checkpoint=checkpoint)
+
+
+def test_of_two_objects_of_a_run_the_first_makes_no_step_more(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    book = tmp_path / "ledger"
+    ledger = Ledger.open(book, reserve=50)
+    run, again = (Run(settings={"ledger": ledger}) for _ in range(2))
+    first = run.train(run.make(checkpoint=checkpoint), 2)
+    second = again.train(again.make(checkpoint=checkpoint), 3)
+    at = weights(run.model)
+    for act in (lambda: run.train(first, 1), first.save):
+        with pytest.raises(CheckpointError, match="Another object or process goes on"):
+            act()
+    assert torch.equal(weights(run.model), at)
+    again.train(second, 1)
+    killed(book, ledger)
+    with Ledger.open(book, reserve=50) as ledger:
+        resumed = Run(settings={"ledger": ledger}).make(checkpoint=checkpoint)
+        assert (resumed.made, resumed.charged) == (6, charged(book))
+        assert charged(book) >= 6
