@@ -33,6 +33,7 @@ def small() -> Recipe:
 def test_the_winner_is_kept_and_nothing_else(
     small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch"))  # not among them
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "secret"))
     (tmp_path / "secret").mkdir()
     found = select(small, "dpsgd", tmp_path / "winner", epsilon=4.0, mean=2.0, seed=1)
@@ -153,6 +154,17 @@ def test_equal_candidates_are_trained_each_on_its_own(
     assert [sum(times for _, times in one) for one in ledgers] == [5, 5, 5]
 
 
+def test_how_long_it_took_does_not_tell_how_many_candidates_there_were(
+    small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(one: RunSpec, home: Path) -> RunResult:
+        return replace(run(one, home), seconds=7.0)
+
+    monkeypatch.setattr(selecting, "run", timed)
+    monkeypatch.setattr(RandomCount, "draw", lambda *_: 3)
+    assert select(small, "dpsgd", tmp_path, epsilon=4.0).result.seconds == 7.0
+
+
 def test_a_record_moves_the_score_by_one_right_prediction() -> None:
     """Whatever the number of records held out: neither noise nor denominator depends on it."""
     result = RunResult(
@@ -175,7 +187,7 @@ def test_a_record_moves_the_score_by_one_right_prediction() -> None:
         overall={"accuracy": 701 / 991}, by_group={}, sizes={"a": 991}, minimum_size=1
     )
     first, second = (
-        selecting._score(one, 1000, SeededSource(1, "score"), 0)
+        selecting._score(one, 1000, 5.0, SeededSource(1, "score"), 0)
         for one in (result, replace(result, report=more))
     )
     assert second - first == pytest.approx(1 / 1000)

@@ -134,7 +134,7 @@ MUTANTS = (
         "scores of a selection for nothing",
         "the noisy scores by which the best run is chosen are not accounted",
         "experiments/selecting.py",
-        "[*trained_at(noise), (_score_release(expected), 1)]",
+        "[*trained_at(noise), (_score_release(blur), 1)]",
         "trained_at(noise)",
         ("experiments/test_selecting.py::test_what_is_stated_is_what_the_candidates_released",),
     ),

@@ -623,3 +623,21 @@ def test_a_number_that_no_position_can_be_is_refused_by_name(path: Path) -> None
     torch.save(sealed(content), path)
     with pytest.raises(CheckpointError, match=f"The states in the checkpoint {path} do not fit"):
         Run().resume(path)
+
+
+def test_where_the_number_of_records_is_hidden_the_checkpoint_does_not_tell(tmp_path: Path) -> None:
+    """It may be published, and the statement says that the exact number is hidden."""
+
+    def numbers(value: Any) -> list[Any]:
+        if isinstance(value, dict | list | tuple):
+            parts = value.values() if isinstance(value, dict) else value
+            return [number for part in parts for number in numbers(part)]
+        return [] if isinstance(value, torch.Tensor) else [value]
+
+    path = tmp_path / "run.pt"
+    run = Run(settings={"budget": replace(BUDGET, records=100)})
+    run.train(run.make(checkpoint=path), 2)
+    found = numbers(torch.load(path, weights_only=True))
+    assert 100 in found
+    assert RECORDS not in found
+    assert run.resume(path).made == 2

@@ -169,3 +169,34 @@ def test_what_cannot_be_kept_is_said(checkpoint: Path) -> None:
     made = written(checkpoint)
     with pytest.raises(CheckpointError, match=r"a set is among the state.*float\(x\)"):
         made.release(3, {"method": {1, 2}})
+
+
+def test_who_was_taken_over_writes_no_more(checkpoint: Path) -> None:
+    """Else the marks of the one would be written over by the other's."""
+    made = written(checkpoint)
+    other = Journal(checkpoint, private=False)
+    other.clear(3)
+    other.begin(3)
+    with pytest.raises(
+        CheckpointError, match=r"Another object or process.*call make_private again"
+    ):
+        made.begin(3)
+    assert read(checkpoint, private=False).begun == 4
+
+
+def test_it_does_not_tell_how_long_a_step_took(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would tell how many records were drawn for it."""
+
+    def content(*durations: int) -> bytes:
+        now = [10**18]
+        monkeypatch.setattr(journal.time, "time_ns", lambda: now[0])
+        monkeypatch.setattr(journal.secrets, "randbits", lambda _: 5)
+        made = written(checkpoint, 1)
+        for step, duration in enumerate(durations, 1):
+            now[0] += duration
+            made.begin(step)
+        return journal_path(checkpoint, private=False).read_bytes()
+
+    assert content(3, 4, 5) == content(5, 1, 6)

@@ -12,6 +12,7 @@ import torch
 
 import plumbline as pl
 from plumbline import Ledger
+from plumbline.mechanism.ledger import LedgerError
 from plumbline.methods import METHODS
 from plumbline.training import journal, keeping
 from plumbline.training.checkpoint_file import CheckpointError
@@ -332,3 +333,81 @@ def test_users_are_the_unit_and_public_data_is_there_too(checkpoint: Path) -> No
     again = Run(settings=settings)
     again.make(checkpoint=checkpoint)
     assert torch.equal(weights(again.model), weights(run.model))
+
+
+def killed(book: Path, ledger: Ledger) -> None:
+    """Leaves the ledger as a process does that has no chance to refund."""
+    at = shutil.copy(book, f"{book} as killed")
+    ledger.close()
+    os.replace(at, book)
+
+
+def test_steps_marked_in_another_journal_are_not_given_back(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """A run goes on from a copy in the same process; its first journal does not show that."""
+    book, other = tmp_path / "ledger", tmp_path / "copy.pt"
+    ledger = Ledger.open(book, reserve=50)
+    run = Run(settings={"ledger": ledger})
+    run.train(run.make(checkpoint=checkpoint), 2)
+    shutil.copy(checkpoint, other)
+    run.train(run.make(checkpoint=other), 5)
+    killed(book, ledger)
+    with Ledger.open(book, reserve=50) as ledger:
+        Run(settings={"ledger": ledger}).make(checkpoint=checkpoint)
+        assert charged(book) >= 7
+
+
+def test_a_step_charged_and_not_marked_leaves_a_whole_ledger(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = tmp_path / "ledger"
+    with Ledger.open(book, reserve=50) as ledger:
+        run = Run(settings={"ledger": ledger})
+        private = run.train(run.make(checkpoint=checkpoint), 2)
+        monkeypatch.setattr(private.keeper, "begin", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run.train(private, 1)
+        again = Run(settings={"ledger": ledger})
+        resumed = again.train(again.make(checkpoint=checkpoint), 3)
+        assert (resumed.steps_done, resumed.made) == (6, 5)
+    assert charged(book) == 6
+
+
+def test_a_ledger_put_back_to_what_it_was_is_noticed_by_the_journal(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """Also where it is no older than the checkpoint."""
+    book = tmp_path / "ledger"
+    with Ledger.open(book) as ledger:
+        run = Run(settings={"ledger": ledger})
+        private = run.train(run.make(checkpoint=checkpoint), 2)
+        old = book.read_bytes()
+        run.train(private, 5)
+    book.write_bytes(old)
+    with (
+        Ledger.open(book) as ledger,
+        pytest.raises(LedgerError, match=r"charged 2 steps of the run.* 7 were begun"),
+    ):
+        Run(settings={"ledger": ledger}).make(checkpoint=checkpoint)
+
+
+def test_of_two_objects_of_a_run_the_first_makes_no_step_more(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    book = tmp_path / "ledger"
+    ledger = Ledger.open(book, reserve=50)
+    run, again = (Run(settings={"ledger": ledger}) for _ in range(2))
+    first = run.train(run.make(checkpoint=checkpoint), 2)
+    second = again.train(again.make(checkpoint=checkpoint), 3)
+    at = weights(run.model)
+    for act in (lambda: run.train(first, 1), first.save):
+        with pytest.raises(CheckpointError, match="Another object or process goes on"):
+            act()
+    assert torch.equal(weights(run.model), at)
+    again.train(second, 1)
+    killed(book, ledger)
+    with Ledger.open(book, reserve=50) as ledger:
+        resumed = Run(settings={"ledger": ledger}).make(checkpoint=checkpoint)
+        assert (resumed.made, resumed.charged) == (6, charged(book))
+        assert charged(book) >= 6

@@ -22,7 +22,7 @@ from plumbline.data.table_encoding import (
     MISSING,
     Missing,
 )
-from plumbline.data.table_files import Table, TableSource, open_table
+from plumbline.data.table_files import NO_HEADER, Table, TableSource, open_table
 from plumbline.data.table_records import Encoder
 from plumbline.data.table_rows import Rows, require_complete, usable
 from plumbline.data.table_schema import CATEGORY, NUMBER, STATED, Column, Kind, Schema, declared
@@ -336,6 +336,8 @@ def _planned(asked: Mapping[str, Any]) -> TablePlan:
 def check_names(table: Table, names: Sequence[str]) -> None:
     """Refuses names that no column has."""
     for name in names:
+        if name not in table.names and not table.has_header:
+            raise TableError(f"There is no column of {table.title} called '{name}'. {NO_HEADER}")
         if name not in table.names:
             words = unknown(f"column of {table.title} called", name, table.names)
             raise TableError(f"{words[0].upper()}{words[1:]}")

@@ -16,7 +16,6 @@ import os
 import shutil
 import tempfile
 import textwrap
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,6 +53,7 @@ from plumbline.mechanism.selection import RandomCount
 from plumbline.mechanism.statement import GIVEN
 
 _SCORE_ERROR = 0.005  # the standard deviation of a score, as a share of the records held out
+_SCORE_NOISE = 10.0  # and in records, where their number is private
 _NO_SIZES = {"expected_batch_size": None, "epochs": None}
 
 
@@ -120,7 +120,9 @@ def select(
     # What was asked of a table once, before all candidates.
     once = [] if spec.schema is None else [(spec.schema, 1)]
 
-    method, began = spec.build_method(len(splits.groups)), time.monotonic()
+    method = spec.build_method(len(splits.groups))
+    # What is accounted must be known before the data are looked at, with noise or without.
+    blur = _SCORE_NOISE if splits.train.records_noisy else max(1.0, _SCORE_ERROR * expected)
 
     def trained_at(noise: float) -> list[tuple[StepRelease, int]]:
         step = method.release(noise, plan.release.sampling)
@@ -128,7 +130,7 @@ def select(
         return [*asked, (step, plan.steps)]
 
     def releases_at(noise: float) -> Releases:
-        return [*trained_at(noise), (_score_release(expected), 1)]
+        return [*trained_at(noise), (_score_release(blur), 1)]
 
     noise = count.calibrate(releases_at, epsilon=epsilon, delta=plan.delta, once=once)
     spent = count.epsilon(releases_at(noise), delta=plan.delta, once=once)
@@ -145,9 +147,9 @@ def select(
             home = Path(secret) / str(number)  # of its own: equal settings may be drawn again
             result = run(tried, home)
             _require_released([*once, *trained_at(noise)], home / tried.folder / LEDGER)
-            score = _score(result, expected, source, number)
+            score = _score(result, expected, blur, source, number)
             if best is None or score > best[0]:
-                best = (score, chosen, home / tried.folder / MODEL)
+                best = (score, chosen, home / tried.folder / MODEL, result.seconds)
                 for other in Path(secret).iterdir():
                     if other != home:
                         shutil.rmtree(other)
@@ -169,7 +171,7 @@ def select(
         delta=plan.delta,
         noise_multiplier=noise,
         steps=plan.steps,
-        seconds=time.monotonic() - began,
+        seconds=best[3],  # that of all candidates would tell how many there were
         report=measure(model, tested.test, tested.groups),
         statement=_statement(
             spent, plan, noise, count, chosen, splits, (records, held), once, seed is not None
@@ -215,23 +217,20 @@ def _costs(releases: Releases) -> Counter[tuple[float, float]]:
     return times
 
 
-def _score_release(expected: int) -> StepRelease:
-    """The number of right predictions: one record moves it by one.
-
-    Its noise is a public constant, of the expected number of records that are held out.
-    """
-    noise = max(1.0, _SCORE_ERROR * expected)
+def _score_release(noise: float) -> StepRelease:
+    """The number of right predictions: one record moves it by one."""
     query = GaussianQuery(name="right predictions", sensitivity=1.0, noise_multiplier=noise)
     return StepRelease(sampling=FullBatch(), queries=(query,))
 
 
-def _score(result: RunResult, expected: int, source: RandomSource, number: int) -> float:
+def _score(
+    result: RunResult, expected: int, blur: float, source: RandomSource, number: int
+) -> float:
     """The noisy number of right predictions, as a share of the expected number of records."""
     records = sum(result.report.sizes.values())
     right = round(score_of(result.report, "accuracy") * records)
     value = {"right": torch.tensor([float(right)], dtype=torch.float64)}
-    noise = gaussian(source.once("score", number), 1)
-    noisy = add_noise(value, _score_release(expected).queries[0].noise_multiplier, noise)
+    noisy = add_noise(value, blur, gaussian(source.once("score", number), 1))
     return float(noisy["right"]) / expected
 
 

@@ -277,7 +277,11 @@ class Ledger:
                 )
             ahead = self._reserved.get(run, 0)
             same = self._current(run) == key
-            if noise_position is None and same and ahead >= count:
+            last = self._book.last.get(run)
+            # By the journal that their charge names, steps charged ahead may be given back: a run
+            # that marks its steps in another one does not use them.
+            marked = last is not None and last.journal == journal
+            if noise_position is None and same and marked and ahead >= count:
                 self._reserved[run] = ahead - count
                 return self.position
             size = count if noise_position is not None else max(count, self.reserve)
@@ -317,9 +321,11 @@ class Ledger:
             last = self._book.last.get(run)
             if last is None or journal is None or last.journal != journal:
                 return
+            if run in self._reserved:  # charged by this very object, which knows what was used
+                return
             saved = self._book.saved.get(run)
             begun = max(begun, last.step, 0 if saved is None else saved.step)
-            unmade = last.step + last.count - begun - self._reserved.get(run, 0)
+            unmade = last.step + last.count - begun
             if unmade > 0:
                 self._append(file, [{"kind": "refund", "of": last.of, "count": unmade}])
 

@@ -255,6 +255,9 @@ def _settings(setup: Setup) -> Facts:
     if settings["the unit of privacy"] == "user":
         # The number of users is public. That of all their records would tell how many one has.
         del settings["the number of records"]
+    if setup.stated_records is not None:  # so that the exact one stays hidden
+        settings.pop("the number of records", None)
+        del settings["the number of units"]
     if setup.deterministic:
         settings["max_physical_batch"] = setup.max_physical_batch
         settings["torch.get_num_threads()"] = torch.get_num_threads()

@@ -10,7 +10,9 @@ that are left whole and in order are used, and ``Found.evidence`` is not what it
 which the ledger knows that steps may have been made that the journal does not show.
 
 The file is written from its beginning again whenever a checkpoint has taken its place, so that its
-pages stay in memory; a number drawn for each such *generation* tells its entries from older ones.
+pages stay in memory; a number drawn for each such *generation* tells its entries from older ones,
+and an object whose generation is no longer there does not write: another goes on with the run. Of
+times only the last is kept, since how long steps took tells how many records were drawn for them.
 Where a method keeps state of single records, the journal has it too, and is named PRIVATE.
 """
 
@@ -33,10 +35,11 @@ from plumbline.training.checkpoint_file import PRIVATE_MARK, CheckpointError, in
 from plumbline.training.state_packing import Buffer, packed, unpacked
 
 _MAGIC = b"plumbline journal 1\n"
-_HEAD = struct.Struct("<QQQI")  # generation, steps begun before it, time, checksum
-_ENTRY = struct.Struct("<cQQQQI")  # kind, generation, step, time, length of what follows, checksum
+_HEAD = struct.Struct("<QQI")  # generation, steps begun before it, checksum
+_CLOCK = struct.Struct("<QI")  # time of the last write, checksum
+_ENTRY = struct.Struct("<cQQQI")  # kind, generation, step, length of what follows, checksum
 _MARK, _RELEASE = b"m", b"r"
-_AT_ONCE = 1_000_000_000  # ns by which a file's last change may follow the time of its last entry
+_AT_ONCE = 1_000_000_000  # ns by which a file's last change may follow the time of its last write
 _PIECES = 500  # of a write, at most
 
 
@@ -118,17 +121,34 @@ class Journal:
             begun: How many steps were begun; an older checkpoint, put back, would not know.
         """
         self._generation = secrets.randbits(64)
-        fields = self._generation, begun, time.time_ns()
-        head = _HEAD.pack(*fields, zlib.crc32(_HEAD.pack(*fields, 0)))
         self._end = 0
-        self._write([self._head, head])
+        self._write([self._head, _sealed(_HEAD, self._generation, begun), _clock()])
+
+    def require_own(self) -> None:
+        """Refuses to go on if another object has begun the journal again since this one did.
+
+        Both would write over each other's marks, and steps that were made would not be seen.
+
+        Raises:
+            CheckpointError: Saying so.
+        """
+        with in_words("read", self.path):
+            there = os.pread(self._file, 8, len(self._head))
+        if there != self._generation.to_bytes(8, "little"):
+            raise CheckpointError(
+                f"Another object or process goes on with the run of {self.path}: make its steps "
+                "there alone, or call make_private again to take it over."
+            )
 
     def _add(self, kind: bytes, step: int, pieces: list[Buffer]) -> None:
         length = sum(len(piece) for piece in pieces)
-        fields = kind, self._generation, step, time.time_ns(), length
+        fields = kind, self._generation, step, length
         checksum = zlib.crc32(_ENTRY.pack(*fields, 0))
         for piece in pieces:
             checksum = zlib.crc32(piece, checksum)
+        self.require_own()
+        with in_words("write", self.path):  # before, for a process that is killed as it writes
+            self._tick()
         self._write([_ENTRY.pack(*fields, checksum), *pieces])
 
     def _write(self, pieces: list[Buffer]) -> None:
@@ -139,7 +159,11 @@ class Journal:
                 written = os.pwritev(self._file, pieces[:_PIECES], at)
                 at += written
                 pieces = _rest(pieces, written)
+            self._tick()
         self._end = at
+
+    def _tick(self) -> None:
+        os.pwrite(self._file, _clock(), len(self._head) + _HEAD.size)
 
 
 def read(checkpoint: Path, *, private: bool) -> Found:
@@ -163,28 +187,39 @@ def _read(path: Path, head: bytes) -> Found:
             f"{path} is not the journal of a run, and would be overwritten. Move it away, or give "
             "another checkpoint file."
         )
-    at = len(head) + _HEAD.size
+    clock = len(head) + _HEAD.size
+    at = clock + _CLOCK.size
     if len(data) < at:  # killed as the file was made
         return Found()
-    generation, begun, written, checksum = _HEAD.unpack(data[len(head) : at])
-    if checksum != zlib.crc32(_HEAD.pack(generation, begun, written, 0)):
+    generation, begun, _ = _HEAD.unpack(data[len(head) : clock])
+    written, _ = _CLOCK.unpack(data[clock:at])
+    if data[len(head) : at] != _sealed(_HEAD, generation, begun) + _sealed(_CLOCK, written):
         return Found()
     releases = []
-    for kind, step, when, content in _entries(data[at:], generation):
-        begun, written = max(begun, step + 1), when
+    for kind, step, content in _entries(data[at:], generation):
+        begun = max(begun, step + 1)
         if kind == _RELEASE:
             releases.append((step, unpacked(content)))
-    # A copy that was put into the file's place has changed it later than its last entry says.
+    # A copy that was put into the file's place has changed it later than its last write says.
     evidence = _evidence(status) if abs(status.st_ctime_ns - written) < _AT_ONCE else None
     return Found(begun, releases, evidence)
 
 
-def _entries(data: memoryview, generation: int) -> Iterator[tuple[bytes, int, int, memoryview]]:
-    """The whole entries of a generation, in order: kind, step, time, content."""
+def _sealed(layout: struct.Struct, *fields: int) -> bytes:
+    """The fields with their checksum."""
+    return layout.pack(*fields, zlib.crc32(layout.pack(*fields, 0)))
+
+
+def _clock() -> bytes:
+    return _sealed(_CLOCK, time.time_ns())
+
+
+def _entries(data: memoryview, generation: int) -> Iterator[tuple[bytes, int, memoryview]]:
+    """The whole entries of a generation, in order: kind, step, content."""
     at = 0
     while len(data) >= at + _ENTRY.size:
         *fields, checksum = _ENTRY.unpack(data[at : at + _ENTRY.size])
-        kind, own, step, when, length = fields
+        kind, own, step, length = fields
         at += _ENTRY.size
         if own != generation or len(data) < at + length:
             return
@@ -192,7 +227,7 @@ def _entries(data: memoryview, generation: int) -> Iterator[tuple[bytes, int, in
         at += length
         if checksum != zlib.crc32(content, zlib.crc32(_ENTRY.pack(*fields, 0))):
             return
-        yield kind, step, when, content
+        yield kind, step, content
 
 
 def _rest(pieces: list[Buffer], written: int) -> list[Buffer]:

@@ -92,6 +92,8 @@ class Keeper:
     def saving(self, path: Path, steps_done: int) -> Iterator[None]:
         """Around the writing of a checkpoint, which takes the journal's place."""
         started = time.monotonic()
+        if path == self.path and self._journal is not None and self._journal.size:
+            self._journal.require_own()
         yield
         if path == self.path:
             self.begin_anew(steps_done)

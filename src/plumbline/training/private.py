@@ -288,12 +288,14 @@ class Private:
         self._watch.check_all()
 
     def sampler_state(self) -> dict[str, Any]:
-        """The sampler's position, for a checkpoint."""
-        return self._sampler.state_dict()
+        """The sampler's position, for a checkpoint; the number of records is in its settings."""
+        state = self._sampler.state_dict()
+        del state["records"]
+        return state
 
     def load_sampler_state(self, state: Mapping[str, Any]) -> None:
         """Refuses the stored position of another sampler; the run stands at ``steps_done``."""
-        self._sampler.load_state_dict(state)
+        self._sampler.load_state_dict({**state, "records": self._sampler.records})
         self._sampler.step = self.steps_done
 
     def parameters(self) -> dict[str, nn.Parameter]:

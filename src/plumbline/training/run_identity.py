@@ -113,6 +113,17 @@ def require_charged(ledger: Ledger, before: Sequence[StepRelease]) -> None:
             )
 
 
+def require_begun(ledger: Ledger, run: str, begun: int) -> None:
+    """Refuses a ledger that lacks charges of steps that, by the run's own files, were begun."""
+    charged = ledger.charged(run)
+    if charged < begun:
+        raise LedgerError(
+            f"The ledger {ledger.path} has charged {charged} steps of the run, whose journal shows "
+            f"that {begun} were begun: the ledger was put back to what it was earlier, and would "
+            "state too little. Restore it as it was when the run was stopped"
+        )
+
+
 def noise_position(attempt: int, step: int) -> int:
     """Which noise of a seeded run a step uses."""
     return (attempt << _ATTEMPT) + step

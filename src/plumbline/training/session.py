@@ -26,6 +26,7 @@ from plumbline.training.run_identity import (
     differences,
     noise_position,
     refuse_shared_seed,
+    require_begun,
     require_charged,
     run_id,
 )
@@ -51,6 +52,7 @@ def start(setup: Setup, ranks: Ranks | None = None) -> Private:
         CheckpointMismatch: If the checkpoint is of a run with other settings; nothing was loaded.
         CheckpointError: If it cannot be read or written, or is damaged.
         LedgerDamaged: If the ledger lacks what was charged before the checkpoint was made.
+        LedgerError: If it lacks what was charged since, as the journal shows.
         RanksDisagree: If the ranks were given different settings.
         RankFailed: If another rank could not start.
     """
@@ -234,6 +236,7 @@ def _begin(setup: Setup, plan: Plan, past: _Past) -> _Begun:
         if seed is not None:
             refuse_shared_seed(ledger, past.run, seed)
         require_charged(ledger, plan.before)
+        require_begun(ledger, past.run, past.begun)
         ledger.give_back(past.run, past.begun, past.journal)
         charged = ledger.charged(past.run)
         if not past.remade:

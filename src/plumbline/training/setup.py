@@ -136,6 +136,14 @@ class Setup:
         """Whether the number of records that the run uses was released with noise."""
         return self.budget.records is None and bool(getattr(self.dataset, "records_noisy", False))
 
+    @property
+    def stated_records(self) -> int | None:
+        """The number of records (or users) that is used in place of the exact one, if one is."""
+        public = getattr(self.dataset, "public_records", None)
+        if self.budget.records is None and type(public) is int and self.user_ids is None:
+            return public
+        return self.budget.records
+
     @cached_property
     def units(self) -> int:
         """The number of records, or of users where they are the unit of privacy."""
@@ -163,10 +171,7 @@ class Setup:
 
     def plan(self, noise_multiplier: float | None = None) -> Plan:
         """The plan of the run; with a noise multiplier given, nothing is calibrated."""
-        budget = self.budget
-        public = getattr(self.dataset, "public_records", None)
-        if budget.records is None and type(public) is int and self.user_ids is None:
-            budget = dataclasses.replace(budget, records=public)
+        budget = dataclasses.replace(self.budget, records=self.stated_records)
         if noise_multiplier is not None:
             budget = dataclasses.replace(budget, epsilon=None, noise_multiplier=noise_multiplier)
         plan = budget.resolve(
