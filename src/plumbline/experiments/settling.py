@@ -23,7 +23,13 @@ from plumbline.data.table_schema import STATED, Column, Schema, declared
 from plumbline.data.tables import TablePlan, plan_table
 from plumbline.experiments.compatibility import check_fits
 from plumbline.experiments.data_identity import keep_identity
-from plumbline.experiments.files import make_folder, read_json, write_json
+from plumbline.experiments.files import (
+    SCHEMA,
+    SCHEMA_LEDGER,
+    make_folder,
+    read_json,
+    write_json,
+)
 from plumbline.experiments.objects import OBJECTS
 from plumbline.experiments.private_schema import (
     Found,
@@ -36,7 +42,6 @@ from plumbline.experiments.run_spec import RunSpec
 from plumbline.mechanism.ledger import Ledger
 from plumbline.training.distributed import Ranks
 
-SCHEMA, SCHEMA_LEDGER = "schema.json", "schema.ledger"
 SchemaSource = Literal["declared", "found privately", "from the data"]
 
 
