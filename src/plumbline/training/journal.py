@@ -80,8 +80,8 @@ class Journal:
 
     def __init__(self, checkpoint: Path, *, private: bool) -> None:
         self.path = journal_path(checkpoint, private=private)
-        self._head = (PRIVATE_MARK if private else b"") + _MAGIC
-        _read(self.path, self._head)  # refuses another file
+        self._magic = _magic(private)
+        _read(self.path, self._magic)  # refuses another file
         with in_words("write", self.path):
             permissions = 0o600 if private else 0o666
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, permissions)
@@ -121,7 +121,7 @@ class Journal:
         fields = self._generation, begun, time.time_ns()
         head = _HEAD.pack(*fields, zlib.crc32(_HEAD.pack(*fields, 0)))
         self._end = 0
-        self._write([self._head, head])
+        self._write([self._magic, head])
 
     def _add(self, kind: bytes, step: int, pieces: list[Buffer]) -> None:
         length = sum(len(piece) for piece in pieces)
@@ -148,25 +148,28 @@ def read(checkpoint: Path, *, private: bool) -> Found:
     Raises:
         CheckpointError: If it cannot be read, or another file is in its place.
     """
-    head = (PRIVATE_MARK if private else b"") + _MAGIC
-    return _read(journal_path(checkpoint, private=private), head)
+    return _read(journal_path(checkpoint, private=private), _magic(private))
 
 
-def _read(path: Path, head: bytes) -> Found:
+def _magic(private: bool) -> bytes:
+    return (PRIVATE_MARK if private else b"") + _MAGIC
+
+
+def _read(path: Path, magic: bytes) -> Found:
     with in_words("read", path):
         if not path.exists():
             return Found()
         with path.open("rb") as file:
             status, data = os.fstat(file.fileno()), memoryview(file.read())
-    if data[: len(head)] != head[: len(data)]:
+    if data[: len(magic)] != magic[: len(data)]:
         raise CheckpointError(
             f"{path} is not the journal of a run, and would be overwritten. Move it away, or give "
             "another checkpoint file."
         )
-    at = len(head) + _HEAD.size
+    at = len(magic) + _HEAD.size
     if len(data) < at:  # killed as the file was made
         return Found()
-    generation, begun, written, checksum = _HEAD.unpack(data[len(head) : at])
+    generation, begun, written, checksum = _HEAD.unpack(data[len(magic) : at])
     if checksum != zlib.crc32(_HEAD.pack(generation, begun, written, 0)):
         return Found()
     releases = []
