@@ -15,7 +15,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-browser lint bench docs
+.PHONY: help demo test test-slow test-browser mutants lint bench docs
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -24,6 +24,7 @@ help:
 	@echo "make test          the tests"
 	@echo "make test-slow     the tests marked slow, which make test leaves out"
 	@echo "make test-browser  the page in a real browser, chromium; pictures in build/screenshots/"
+	@echo "make mutants       plants privacy bugs in a copy of the source; fails if no test sees one"
 	@echo "make lint          ruff, ruff format --check, mypy --strict"
 	@echo "make bench         timings beside other libraries; fills the table in README.md"
 	@echo "make docs          the documentation site, in site/"
@@ -32,8 +33,8 @@ demo: $(VENV)/.installed-base
 	$(BIN)/plumbline compare demo
 
 # One thread per worker: two workers on two cores, and sums in the same order on every machine.
-test test-slow: export OMP_NUM_THREADS := 1
-test test-slow: export MKL_NUM_THREADS := 1
+test test-slow mutants: export OMP_NUM_THREADS := 1
+test test-slow mutants: export MKL_NUM_THREADS := 1
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -n 2
@@ -55,6 +56,10 @@ chromium: SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 chromium:
 	@command -v apt-get >/dev/null || { echo "make test-browser needs chromium and chromedriver on the PATH, and there is no apt-get to install them: install them by hand." >&2; exit 1; }
 	@{ $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium chromium-driver fonts-dejavu-core >/dev/null; } || { echo "make test-browser could not install chromium and chromium-driver by apt-get (no network, or no rights?): install them by hand and run it again." >&2; exit 1; }
+
+# Some minutes to half an hour; writes docs/mutants.md. One bug: make mutants ONLY="refund twice"
+mutants: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.mutants $(if $(ONLY),--only "$(ONLY)")
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/python -m ruff check .

@@ -8,11 +8,11 @@ from tests.cli.calling import Called, people
 
 def test_a_run_on_a_table_of_ones_own(call: Called, tmp_path: Path) -> None:
     people(tmp_path / "people.csv")
-    options = ["--epochs", "2", "--batch", "100", "--sensitive", "sex"]
+    options = ["--epochs", "2", "--batch", "100", "--from-data", "--sensitive", "sex"]
     assert call("train", "--data", "people.csv", "--target", "income", *options) == 0
     (folder,) = Path("runs/people").iterdir()
     assert call("verify", folder, "--model-card", "card.md") == 0
-    assert "Nothing is contradicted (8 confirmed, 1 could not be)" in call.out
+    assert "Nothing is contradicted (9 confirmed, 1 could not be)" in call.out
     assert "The model card is in card.md" in call.err
     assert call("verify", folder, "--data") == 0
     assert "the model judged again gives the result's numbers" in " ".join(call.out.split())
@@ -40,7 +40,17 @@ def test_a_run_on_a_table_of_ones_own(call: Called, tmp_path: Path) -> None:
 
 def test_a_ledger_that_lies_elsewhere(call: Called, tmp_path: Path) -> None:
     people(tmp_path / "people.csv")
-    options = ["--epochs", "1", "--batch", "100", "--method", "dpsgd", "--ledger", "shared"]
+    options = [
+        "--epochs",
+        "1",
+        "--batch",
+        "100",
+        "--from-data",
+        "--method",
+        "dpsgd",
+        "--ledger",
+        "shared",
+    ]
     assert call("train", "--data", "people.csv", "--target", "income", *options) == 0
     assert call("verify", "runs/people", "--json") == 3
     assert call.json["epsilon"]["from the ledger"] is None
@@ -54,7 +64,7 @@ def test_a_ledger_that_lies_elsewhere(call: Called, tmp_path: Path) -> None:
 def test_a_ledger_that_is_gone(call: Called, tmp_path: Path) -> None:
     """``verify && publish`` does not go on: what cannot be confirmed is not passed over."""
     people(tmp_path / "people.csv")
-    options = ["--epochs", "1", "--batch", "100", "--method", "dpsgd"]
+    options = ["--epochs", "1", "--batch", "100", "--from-data", "--method", "dpsgd"]
     assert call("train", "--data", "people.csv", "--target", "income", *options) == 0
     (folder,) = Path("runs/people").iterdir()
     shutil.copytree(folder, "runs/people/whole")

@@ -123,7 +123,7 @@ def test_a_category_that_only_test_rows_have_is_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "old", "new", "complaint"),
     [
-        (5, ",f,", ",x,", r"'sex' has a value in row 5 of people\.csv that is none of its 2\."),
+        (5, ",f,", ",x,", r"'sex' has a value in row 5 of people\.csv that is none of its 2: f, m"),
         (6, "yes", "maybe", "'approved' has a value in row 6"),
         (7, "26,", "old,", "'age' has no value, or none of its kind, in row 7 .*--missing-value"),
         (7, "26,", "nan,", "'age' has no value, or none of its kind, in row 7"),

@@ -12,9 +12,10 @@ import torch
 from dp_accounting.pld import PLDAccountant
 from scipy import stats
 
-from plumbline.data.table_counts import BINS, EDGES, ZERO, Counts, bins_of, ends_of
+from plumbline.data.table_counts import BINS, EDGES, ZERO, ColumnCounts, Counts, bins_of, ends_of
 from plumbline.data.table_schema import Schema
 from plumbline.data.tables import TablePlan, plan_table, table
+from plumbline.experiments import private_schema
 from plumbline.experiments.private_schema import (
     DELTA_SHARE,
     EPSILON_SHARE,
@@ -25,6 +26,7 @@ from plumbline.experiments.private_schema import (
 )
 from plumbline.mechanism.accountant import epsilon
 from plumbline.mechanism.ledger import Ledger, LedgerError
+from plumbline.mechanism.random_source import SeededSource
 
 HEADER = "age,city,sex,stay,income"
 DELTA = 1e-6
@@ -138,6 +140,26 @@ def test_a_category_of_one_record_passes_with_the_stated_probability(
     assert categorical * passes == pytest.approx(failing, rel=1e-6)
     assert limit == pytest.approx(1 + question.std * stats.norm.isf(failing / categorical))
     assert question.release.delta == failing / (1 - failing)
+
+
+@pytest.mark.parametrize("kind", ["category", "range"])
+def test_what_passes_is_decided_by_noisy_counts(tmp_path: Path, kind: str) -> None:
+    """A count that is at the limit passes half of the time."""
+    question = SchemaQuestion.about(planned(tmp_path, rows(20)), epsilon=3, delta=DELTA)
+    assert question is not None
+    limit = question.threshold(1)
+    if kind == "range":
+        limit = float(stats.norm.isf(private_schema._SPURIOUS / BINS)) * question.std
+    column = ColumnCounts()
+    column.add(["7"] * round(limit), set())
+    passed = 0
+    for seed in range(100):
+        noisy = private_schema._Noisy(SeededSource(seed), question)
+        if kind == "range":
+            passed += noisy.range("age", column, None).range is not None
+        else:
+            passed += noisy.categories("city", column, 1).categories == ("7",)
+    assert 25 < passed < 75  # five deviations of a hundred fair coins
 
 
 def test_a_delta_of_a_release_is_added_once_for_each(tmp_path: Path) -> None:

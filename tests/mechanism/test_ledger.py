@@ -29,7 +29,7 @@ from plumbline.mechanism.ledger import (
     NoiseReuse,
     Position,
 )
-from plumbline.mechanism.ledger_format import canonical
+from plumbline.mechanism.ledger_format import canonical, encode
 from tests.mechanism.forked import in_child, reports_until_killed
 
 
@@ -220,6 +220,57 @@ def test_a_crash_overstates_a_reservation_and_never_understates_it(path: Path) -
 
     assert reports_until_killed(work, None) == 13
     assert total(Ledger.read(path)) == 20
+
+
+@pytest.fixture
+def killed(path: Path) -> Path:
+    """The ledger of a run that had charged ten steps ahead, by its journal, as it was killed."""
+    ledger = Ledger.open(path, reserve=10)
+    for step in range(4):
+        ledger.charge(release(), run="a", step=step, journal="ab12")
+    data = path.read_bytes()
+    ledger.close()
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(("begun", "left"), [(0, 0), (4, 4), (9, 9), (10, 10), (11, 10)])
+def test_what_a_killed_run_never_began_is_given_back_once(
+    killed: Path, begun: int, left: int
+) -> None:
+    for _ in range(2):
+        with Ledger.open(killed) as ledger:
+            ledger.give_back("a", begun, "ab12")
+            ledger.give_back("a", begun, "ab12")
+            assert ledger.charged("a") == total(ledger) == left
+    assert total(Ledger.read(killed)) == left
+
+
+@pytest.mark.parametrize("journal", [None, "cd34"])
+def test_nothing_is_given_back_by_another_journal(killed: Path, journal: str | None) -> None:
+    with Ledger.open(killed) as ledger:
+        ledger.give_back("a", 4, journal)
+        ledger.give_back("b", 0, "ab12")
+        assert total(ledger) == 10
+
+
+def test_only_the_last_charge_is_given_back(killed: Path) -> None:
+    with Ledger.open(killed, reserve=10) as ledger:
+        ledger.charge(release(), run="a", step=10)  # without a journal
+        ledger.give_back("a", 4, "ab12")
+        assert total(ledger) == 20
+
+
+@pytest.mark.parametrize("refunds", [[11], [6, 1], [6, 6]])
+def test_a_ledger_that_gives_back_more_than_was_charged_ahead_is_refused(
+    killed: Path, refunds: list[int]
+) -> None:
+    end = Ledger.read(killed).position
+    for count in refunds:
+        line, end = encode({"kind": "refund", "of": 0, "count": count}, end)
+        killed.write_bytes(killed.read_bytes() + line)
+    with pytest.raises(LedgerDamaged, match="gives back more steps than were charged ahead"):
+        Ledger.read(killed)
 
 
 def test_a_changed_release_gives_back_what_was_reserved_for_the_old_one(path: Path) -> None:

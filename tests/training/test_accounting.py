@@ -13,6 +13,7 @@ from plumbline.mechanism.ledger import BudgetExceeded, LedgerError, NoiseReuse
 from plumbline.mechanism.random_source import RandomSource
 from plumbline.sampling import FixedSampler, PoissonSampler, UserSampler
 from plumbline.training import BatchRefused, BudgetSpent
+from plumbline.training.answering import Answers
 from plumbline.training.setup import Setup
 from tests.training import small
 from tests.training.runs import BUDGET, RECORDS, STEPS, Run, charged, weights
@@ -91,6 +92,26 @@ def test_the_ledger_alone_knows_the_runs_epsilon(
     with Ledger.open(path) as ledger:
         assert ledger.epsilon(BUDGET.delta) == private.epsilon(exact=True) > 0
     assert charged(path) == steps
+
+
+@pytest.mark.parametrize("method", ["dpsgd", "dp_sam"])
+def test_a_step_is_charged_before_its_first_answer_is_drawn(
+    method: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the disk, and once, however many questions the step has."""
+    found: list[tuple[int, int]] = []
+    answer = Answers.answer
+
+    def watched(self: Answers, query: Any, declared: Any, step: int, *rest: Any) -> Any:
+        found.append((step, charged(path)))
+        return answer(self, query, declared, step, *rest)
+
+    monkeypatch.setattr(Answers, "answer", watched)
+    with Ledger.open(path) as ledger:
+        run = Run(settings={"ledger": ledger, "method": plumbline.methods.METHODS[method].make()})
+        private = run.train(run.make(), 3)
+    questions = len(private.plan.release.queries)
+    assert found == [(step, step + 1) for step in range(3) for _ in range(questions)]
 
 
 def test_steps_reserved_ahead_are_counted_when_they_are_made(path: Path) -> None:

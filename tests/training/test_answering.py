@@ -1,5 +1,6 @@
 """Questions meet noise in one place: declared ones only, at the scale that the question carries."""
 
+import dataclasses
 import math
 
 import pytest
@@ -72,6 +73,17 @@ def test_the_noise_is_never_below_the_declared_scale(answers: Answers) -> None:
     ratio = wide["value"][large] / exact[large]
     assert bool((ratio > 1).all())
     assert bool((ratio < 1 + 1e-8).all())
+
+
+def test_the_noise_covers_the_rounding_that_a_question_states() -> None:
+    """A value that was computed with rounding moves further than its sensitivity."""
+    noisy = []
+    for rounding in (0.0, 0.5):
+        query = Query(value=torch.zeros(MANY).double(), sensitivity=3.0, sigma=2.0)
+        query = dataclasses.replace(query, rounding=rounding)
+        answers = Answers(SeededSource(5), MANY, steps=0)
+        noisy.append(answers.answer(query, declared(("gradient", 2.0)), 0, 0)["value"])
+    torch.testing.assert_close(noisy[1], 1.5 * noisy[0], rtol=1e-9, atol=1e-9)
 
 
 def test_names_shapes_and_types_stay(answers: Answers) -> None:

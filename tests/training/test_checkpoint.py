@@ -296,6 +296,15 @@ def test_a_seed_alone_without_a_ledger_never_repeats_its_noise(path: Path) -> No
     assert min(attempts) >= 1
 
 
+def test_a_new_attempt_draws_other_batches_and_other_noise(path: Path) -> None:
+    """Two answers about one batch would cost more than two steps."""
+    saved(path, Run(settings={"seed": 7}))
+    attempts = [Run(settings={"seed": 7}).resume(path) for _ in range(3)]
+    batches = {tuple(next(iter(one)).indices.tolist()) for one in attempts}
+    noise = {one._noise.stream("noise", one.steps_done).bytes(8) for one in attempts}
+    assert len(batches) == len(noise) == 3
+
+
 # What may not change.
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {

@@ -109,6 +109,24 @@ def test_a_step_that_fails_after_its_charge_is_lost_and_its_number_too(
         assert torch.equal(weights(again.model), weights(run.model))
 
 
+def test_a_step_in_flight_is_marked_before_its_answer_is_drawn(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a run that is killed as it answers would be refunded a step that may have been seen."""
+    run = Run()
+    private = run.make(checkpoint=checkpoint)
+    answers, begun = private._answering(), []
+    answer = answers.answer
+
+    def watched(*given: Any) -> Any:
+        begun.append(read(checkpoint, private=False).begun)
+        return answer(*given)
+
+    monkeypatch.setattr(answers, "answer", watched)
+    run.train(private, 3)
+    assert begun == [1, 2, 3]
+
+
 @pytest.mark.parametrize("left", [0.0, 0.3, 0.9, 1.0])
 def test_after_a_power_cut_nothing_is_given_back(
     left: float, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,6 +178,24 @@ def test_steps_charged_ahead_and_never_begun_are_given_back(
         assert charged(book) == 7
         again.train(resumed)
         assert resumed.made == STEPS
+    assert charged(book) == STEPS
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_a_run_whose_journal_was_lost_uses_no_number_again(
+    seed: int | None, checkpoint: Path, tmp_path: Path
+) -> None:
+    """The ledger knows how many steps there were; with a seed, their noise was used too."""
+    book = tmp_path / "ledger"
+    with Ledger.open(book) as ledger:
+        run = Run(settings={"ledger": ledger, "seed": seed})
+        run.train(run.make(checkpoint=checkpoint), 5)
+    journal_path(checkpoint, private=False).unlink()
+    with Ledger.open(book) as ledger:
+        again = Run(settings={"ledger": ledger, "seed": seed})
+        resumed = again.make(checkpoint=checkpoint)
+        assert (resumed.steps_done, resumed.made, resumed.lost) == (5, 0, 5)
+        again.train(resumed)
     assert charged(book) == STEPS
 
 

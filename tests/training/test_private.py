@@ -508,7 +508,9 @@ class TestTheStatement:
     def test_says_that_a_seed_was_used(self) -> None:
         mine = private()
         run(mine)
-        assert "seed" in mine.statement()
+        text = " ".join(mine.statement().split())
+        assert "but only from people who do not know its seed" in text
+        assert "The run used a seed" in text
         secure = private(seed=None)
         run(secure)
         assert "The run used a seed" not in " ".join(secure.statement().split())

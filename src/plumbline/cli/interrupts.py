@@ -54,8 +54,8 @@ def stopping_after_the_step(folder: Path) -> Iterator[None]:
         how = (
             f"stopped {when}, which is saved in {folder}. To go on"
             if when
-            else f"broken off. The run in {folder} goes on from its last checkpoint, and what was "
-            "spent after it stays spent. To go on"
+            else f"broken off. The run in {folder} goes on where it was; the step that was broken "
+            "off stays spent. To go on"
         )
         raise Stopped(f"{how}, give the same command again: {same_command()}") from None
 

@@ -12,7 +12,7 @@ from typing import Literal
 Unit = Literal["record", "user"]
 Isolation = Literal["vmap", "loop"]
 
-_APART: dict[Isolation, str] = {
+APART: dict[Isolation, str] = {
     "vmap": "all records of a batch at once under torch.vmap, inside of which there is no other "
     "record",
     "loop": "one record after the other",
@@ -52,7 +52,7 @@ def assumptions(*, unit: Unit, isolation: Isolation, seeded: bool, audited: str)
     return Assumptions(
         by_construction=(
             "records do not mix: each is read by itself, and model and loss are run for a single "
-            f"record, {_APART[isolation]}",
+            f"record, {APART[isolation]}",
             f"one {unit} moves an answer by no more than its bound, the rounding of norms and sums "
             "included; a record that is not finite counts as zero",
             "noise is drawn on a public grid, so that no digit of an answer tells what it was "
@@ -71,6 +71,7 @@ def assumptions(*, unit: Unit, isolation: Isolation, seeded: bool, audited: str)
             "mixup in its __getitem__ does, is not covered",
             "the model's code keeps nothing outside of the model: in a file, a thread, another "
             "package",
+            "the ledger is not set back to an earlier version, and the disk keeps what it accepted",
             f"{key} reads the memory of the computer that trains, or times its steps",
             "Plumbline and what it stands on (PyTorch, dp-accounting, the operating system's "
             "entropy) do what they say",

@@ -37,8 +37,8 @@ def test_an_honest_run_is_confirmed(finished: Path) -> None:
     found = verify(finished, data=True)
     assert set(outcomes(found).values()) == {CONFIRMED}
     assert set(outcomes(found)) == {
-        "ledger", "epsilon", "statement", "charges", "settings", "files", "weights", "data",
-        "metrics", "versions",
+        "ledger", "epsilon", "statement", "isolation", "charges", "settings", "files", "weights",
+        "data", "metrics", "versions",
     }  # fmt: skip
     assert found.epsilon == pytest.approx(found.claim.epsilon, rel=1e-9)
     assert f"compose to epsilon {rounded_up(found.epsilon, 6)} at delta" in found.checks[1].words
@@ -50,6 +50,15 @@ def test_without_the_data_its_size_is_not_confirmed(finished: Path) -> None:
     assert [check.what for check in found.of(UNKNOWN)] == ["data"]
     assert "--data" in found.of(UNKNOWN)[0].words
     assert not found.of(CONTRADICTED)
+
+
+def test_records_kept_apart_in_another_way_than_stated(copied: Copied) -> None:
+    folder = copied()
+    text = json.loads((folder / "result.json").read_text())["statement"]
+    other = text.replace("under torch.vmap", "by hand")
+    edit(folder / "result.json", statement=other)
+    (folder / "statement.txt").write_text(other)
+    assert outcomes(verify(folder))["isolation"] == CONTRADICTED
 
 
 def test_an_understated_epsilon(copied: Copied) -> None:

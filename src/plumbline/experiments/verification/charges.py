@@ -16,6 +16,7 @@ from plumbline.experiments.manifest import Manifest
 from plumbline.experiments.verification.checks import CONFIRMED, CONTRADICTED, UNKNOWN, Check
 from plumbline.experiments.verification.claims import RunClaim
 from plumbline.mechanism.accountant import Accountant, epsilon
+from plumbline.mechanism.assumptions import APART
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.ledger import Ledger, LedgerError
 from plumbline.mechanism.ledger_limit import ledger_epsilon
@@ -129,6 +130,17 @@ class Spent:
             words = "says" if there else "does not say"
             outcome = CONFIRMED if there else CONTRADICTED
             yield Check("statement", outcome, f"the statement {words} {claimed!r}")
+            if math.isfinite(found):
+                yield self._kept_apart(" ".join(text.split()))
+
+    def _kept_apart(self, text: str) -> Check:
+        """The statement says of the records what the recipe asks for."""
+        isolation = self._claim.spec.recipe.isolation
+        there = APART[isolation] in text
+        words = f"by construction, as the recipe asks: {APART[isolation]}"
+        if not there:
+            words = f"the statement does not say what the recipe asks for ({isolation})"
+        return Check("isolation", CONFIRMED if there else CONTRADICTED, words)
 
     def _as_planned(self) -> Check:
         """The charges are those that the settings ask for: no more of them, and no others."""

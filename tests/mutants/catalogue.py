@@ -1,0 +1,16 @@
+"""All bugs that are planted, by subject."""
+
+from tests.mutants import accounting, crashes, isolation, movement, noise, spending, tables
+from tests.mutants.base import Mutant
+
+SUBJECTS: dict[str, tuple[Mutant, ...]] = {
+    "Who takes part, and what one record can move": movement.MUTANTS,
+    "Records kept apart": isolation.MUTANTS,
+    "What a table reveals before training": tables.MUTANTS,
+    "Noise": noise.MUTANTS,
+    "What epsilon is": accounting.MUTANTS,
+    "What is charged, and stated": spending.MUTANTS,
+    "Crashes, resuming and refunds": crashes.MUTANTS,
+}
+
+MUTANTS: tuple[Mutant, ...] = tuple(one for own in SUBJECTS.values() for one in own)

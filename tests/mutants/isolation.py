@@ -1,0 +1,188 @@
+"""Bugs through which one record's share depends on another record, or is kept in the model."""
+
+from tests.mutants.base import Mutant
+
+MUTANTS = (
+    Mutant(
+        "perturbation by the batch's mean norm",
+        "how far BAM moves a record's weights depends on the other records",
+        "evaluation/bias_aware.py",
+        "_inverse(own.norms()) * radius_at(self.radius, chunk.step)\n        return chunk.capture",
+        "_inverse(own.norms().mean().expand(own.records)) * radius_at(self.radius, chunk.step)\n"
+        "        return chunk.capture",
+        ("methods/test_contract.py::test_every_named_method[bam]",),
+    ),
+    Mutant(
+        "views by place",
+        "one record more changes the random views of all later ones",
+        "evaluation/views.py",
+        'chunk.draws("views").repeat(self.count)',
+        'Draws(torch.arange(chunk.records), f"{chunk.step}").repeat(self.count)',
+        ("evaluation/test_views.py",),
+    ),
+    Mutant(
+        "augmentation sees all records",
+        "an augmentation of the user's own is given the whole batch and can mix it",
+        "evaluation/views.py",
+        "if is_row_by_row(self.augment) or not len(rows):",
+        "if True:",
+        ("evaluation/test_views.py",),
+    ),
+    Mutant(
+        "perturbation by place",
+        "one record more changes the pre-clipping noise of all later ones",
+        "evaluation/perturbation.py",
+        'chunk.draws("pre-clipping", of="units").seeds()',
+        'chunk.draws("pre-clipping", of="units").seeds().sort().values',
+        ("methods/test_contract.py::test_every_named_method[pre_clip_noise]",),
+    ),
+    Mutant(
+        "momenta of sampled records",
+        "a momentum of every record carries records into steps that they are not drawn for",
+        "evaluation/momentum.py",
+        "if batch.sampling_rate != 1:",
+        "if False:",
+        ("evaluation/test_momentum.py",),
+    ),
+    Mutant(
+        "momenta in the public checkpoint",
+        "every record's own momentum is in the file that may be shared",
+        "training/checkpoint.py",
+        '"method": private.method.state_dict(),',
+        '"method": {**private.method.state_dict(), "records": state_of_records},',
+        ("training/test_checkpoint.py::test_state_of_single_records_is_kept_apart_and_marked",),
+    ),
+    Mutant(
+        "dropout masks by row",
+        "one record more changes the masks of all later ones",
+        "training/batches.py",
+        'draws = self.draws("model")\n        if rows is None:',
+        'draws = Draws(torch.arange(self.records), f"model {self._batch.key}")\n'
+        "        if rows is None:",
+        ("training/test_own_neighbours.py::test_dropout_inside_attention_belongs_to_the_record",),
+    ),
+    Mutant(
+        "masks from a public seed",
+        "anyone can recompute which units of the network and which buckets a record had",
+        "training/private.py",
+        'return self._source.stream("draws", step).bytes(16).hex()',
+        'return f"{step:032x}"',
+        ("training/test_fetched_alone.py::test_two_secure_runs_augment_differently",),
+    ),
+    Mutant(
+        "masks that go on from record to record",
+        "in the loop, a record's masks depend on the records run before it",
+        "gradients/one_by_one.py",
+        '            own_generators("model", seed),\n',
+        "",
+        ("gradients/test_one_by_one.py",),
+    ),
+    Mutant(
+        "augmentation that goes on from record to record",
+        "how a record is read depends on the records read before it",
+        "record_random.py",
+        "            set_generators(key, number)\n            rows.append",
+        "            rows.append",
+        ("training/test_fetched_alone.py::test_random_augmentation",),
+    ),
+    Mutant(
+        "random functions by row",
+        "functions that no rule knows draw numbers by a record's place in the batch",
+        "gradients/one_record.py",
+        'vmap_increment_nesting(tape.records, "error")',
+        'vmap_increment_nesting(tape.records, "different")',
+        ("gradients/layers/test_random.py::test_an_unknown_random_function_is_refused",),
+    ),
+    Mutant(
+        "tensors of records kept",
+        "a model keeps a record's tensor, and the next batch sees it",
+        "gradients/record_mode.py",
+        "if not self._custom and all(one() is None for one in made):",
+        "if True:",
+        ("gradients/test_one_record.py::test_a_tensor_that_is_kept_is_refused",),
+    ),
+    Mutant(
+        "rules of the user's own",
+        "an operator's own rule for torch.vmap sees all records at once",
+        "gradients/record_mode.py",
+        "            _refuse_opaque(func, (*args, *kwargs.values()))\n",
+        "",
+        (
+            "gradients/test_one_record.py::TestCustomFunctions"
+            "::test_a_function_that_hides_its_code_is_refused",
+        ),
+    ),
+    Mutant(
+        "companions normalised with all records",
+        "BatchNorm takes the rows of all records together",
+        "gradients/layers/batch_norm.py",
+        "own = (1, *range(3, rows.dim()))",
+        "own = (0, 1, *range(3, rows.dim()))",
+        ("methods/test_contract.py::test_every_named_method[batch_clipping]",),
+    ),
+    Mutant(
+        "state of the model not watched",
+        "what a model writes to its buffers leaves the training without noise",
+        "training/private.py",
+        "with self._watch.step(trained=self.method.private):",
+        "with nullcontext():",
+        ("training/test_state_of_the_model.py::test_what_is_written_only_in_the_real_step",),
+    ),
+    Mutant(
+        "last step not compared",
+        "what was written to a large frozen model is not noticed before it is given away",
+        "training/private.py",
+        "if self.steps_done >= self.stop:\n            self.check_state()",
+        "if False:\n            self.check_state()",
+        ("training/test_state_of_the_model.py::test_the_last_step_compares_everything",),
+    ),
+    Mutant(
+        "buffers not compared",
+        "writing to a buffer is not noticed where torch's counter of writes is passed by",
+        "gradients/state_watch.py",
+        "found = self._contents.differing(_LIMIT) or",
+        "found =",
+        ("gradients/test_state_watch.py",),
+    ),
+    Mutant(
+        "records fetched together",
+        "a data set of the user's own is asked for a whole batch, which it can mix",
+        "training/records.py",
+        "if is_row_by_row(dataset):",
+        "if True:",
+        (
+            "training/test_records.py::test_several_records_are_asked_for_one_by_one",
+            "training/test_own_neighbours.py::test_by_construction_it_is_refused_or_moves_nothing",
+        ),
+    ),
+    Mutant(
+        "generator of the data set",
+        "augmentation from a generator that the data set keeps depends on records read before",
+        "training/records.py",
+        "if before != [state_of(one) for one in self._generators]:",
+        "if False:",
+        (
+            "training/test_records.py::test_a_generator_that_the_data_set_holds_must_not_be_drawn_from",
+        ),
+    ),
+    Mutant(
+        "second reading not compared",
+        "a data set that remembers records is not noticed",
+        "training/fetch_check.py",
+        "        _require_equal(first, again)\n",
+        "",
+        (
+            "training/test_fetch_check.py::test_what_a_data_set_keeps_itself_is_refused_before_anything_is_charged",
+        ),
+    ),
+    Mutant(
+        "padding to the longest of a batch",
+        "the length of one record changes what the model sees of the others",
+        "training/stacking.py",
+        "    if length is not None:\n        column =",
+        "    longest = max(leaf.shape[1] if leaf.dim() > 1 else 0 for leaf in column)\n"
+        "    length = length or ((longest, 0) if longest else None)\n"
+        "    if length is not None:\n        column =",
+        ("training/test_fetched_alone.py::test_padding_to_the_longest_record_of_a_batch",),
+    ),
+)
