@@ -147,13 +147,14 @@ def test_a_statement_is_filled_for_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(console, "width", 40)
-    start, end = "one two three four five six seven eight nine", "ten eleven twelve thirteen"
+    start, end = "one two three four five six seven eight nine:", "ten eleven twelve thirteen"
     words = f"{start} {end}"
     show_statement(f"{start}\n{end}\n\nCovered:\n- {start}\n  {end}\n- b\n")
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 40
     assert " ".join(" ".join(lines).split()) == f"{words} Covered: - {words} - b"
     assert lines[lines.index("Covered:") + 2].startswith("  ")
+    assert "nine: ten eleven twelve thirteen" in lines  # a colon at a line's end is no title
 
 
 def test_small_numbers_are_written_as_people_do() -> None:

@@ -50,6 +50,7 @@ def test_found_privately_is_the_default(call: Called, tmp_path: Path) -> None:
     folder = run_in("runs")
     assert "Found privately about the table: about " in call.err
     assert "city is Lima, Oslo, Rome, or another" in call.err
+    assert "income is high, low (other rows take no part)" in call.err
     encoding = read_encoding(folder / "encoding.json")
     assert encoding.not_covered == ()
     assert encoding.classes == ("high", "low")

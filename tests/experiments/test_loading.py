@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from plumbline.data import Split, Splits
+from plumbline.data.table_records import OTHER
 from plumbline.experiments import RecipeError, loading
 from tests.experiments.small import spec
 
@@ -59,3 +60,9 @@ def test_one_record_more_or_less_changes_the_side_of_no_other() -> None:
 def test_both_sides_have_records() -> None:
     with pytest.raises(RecipeError, match="leaves no record on one side"):
         loading._held_out(numbered(1), 0.5, seed=1)
+
+
+@pytest.mark.parametrize(("groups", "shown"), [([0, 1], ["f", "m"]), ([0, 2], ["f", "m", OTHER])])
+def test_all_others_are_shown_if_there_are_any(groups: list[int], shown: list[str]) -> None:
+    part = Split(torch.zeros(2, 1), torch.tensor([0, 1]), torch.tensor(groups))
+    assert list(loading.measure(torch.nn.Linear(1, 2), part, ("f", "m", OTHER)).by_group) == shown

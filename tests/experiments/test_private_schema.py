@@ -184,7 +184,9 @@ def test_what_is_found_on_enough_rows(tmp_path: Path) -> None:
     assert 15 <= high <= 30
     assert schema.records == pytest.approx(6000, rel=0.05)
     assert schema.records != 6000
-    check_found(plan, schema)
+    question = SchemaQuestion.about(plan, epsilon=8, delta=DELTA)
+    assert question is not None
+    check_found(plan, question, schema)
 
 
 def test_a_row_that_is_alone_in_a_category_changes_nothing(tmp_path: Path) -> None:
@@ -217,8 +219,9 @@ def test_too_few_rows_are_told_what_to_declare(tmp_path: Path, count: int) -> No
     assert question is not None
     counts = Counts({name: type(column)() for name, column in plan.counts().columns.items()})
     schema = find_schema(plan, counts, question, seed=0).schema
-    with pytest.raises(ValueError, match="declare these") as error:
-        check_found(plan, schema)
+    with pytest.raises(ValueError, match="Declare what you know") as error:
+        check_found(plan, question, schema)
+    assert f"some {float(f'{question.threshold(5):.2g}'):,.0f} training rows" in str(error.value)
     for words in ("--categories sex=A,B", "--categories income=A,B", "age=LOW:HIGH"):
         assert words in str(error.value)
     assert "Oslo" not in str(error.value)

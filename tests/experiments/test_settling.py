@@ -7,10 +7,12 @@ import pytest
 import torch
 from dp_accounting.pld import PLDAccountant
 
+from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import Recipe, RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
 from plumbline.experiments.settling import settled
+from plumbline.experiments.verification import verify
 from plumbline.instruments import recipe_of
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.release import StepRelease
@@ -47,6 +49,12 @@ def test_schema_and_steps_compose_to_what_was_asked(tmp_path: Path) -> None:
     assert accountant.get_epsilon(delta) == pytest.approx(6.0, rel=3e-3)
     assert result.epsilon <= 6.0
     assert delta == pytest.approx(0.9e-6)
+    checks = {one.what: one.words for one in verify(tmp_path / spec.folder, data=True).checks}
+    noisy = spec.public_records
+    assert noisy is not None
+    exact = len(load_data(spec).train)
+    assert noisy != exact  # a model card shows the check, and may not show the exact number
+    assert checks["data"] == f"about {noisy:,} training records, sampled at 0.04, as was charged"
 
 
 def test_one_row_of_its_own_does_not_change_the_model(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ MUTANTS = (
         "noise of a seed shared between settings",
         "two runs of one seed and another noise scale reveal their sum",
         "training/session.py",
-        'context = f"run {begun.run} attempt {attempt}"',
+        'context = f"run {decided.run} attempt {attempt}"',
         'context = f"attempt {attempt}"',
         ("training/test_accounting.py::test_runs_of_one_seed_and_other_settings_share_no_noise",),
     ),

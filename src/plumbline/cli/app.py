@@ -154,7 +154,7 @@ def _filled(block: str) -> str:
     """A paragraph, or a title with its items, in lines of the terminal's width."""
     items: list[str] = []
     for line in block.splitlines():
-        if not items or line.startswith("- ") or items[-1].endswith(":"):
+        if not items or line.startswith("- "):
             items.append(line)
         else:
             items[-1] += f" {line.strip()}"

@@ -23,8 +23,8 @@ PREDICTION, PROBABILITY = "prediction", "probability_"
 
 @app.command(
     epilog=examples(
-        "plumbline predict runs/my-global_adapt --data new.csv",
-        "plumbline predict runs/my-global_adapt --data new.parquet --out scored.csv",
+        "plumbline predict runs/my/Global-Adapt-* --data new.csv",
+        "plumbline predict runs/my/Global-Adapt-* --data new.parquet --out scored.csv",
     )
 )
 def predict(

@@ -15,7 +15,7 @@ from plumbline.cli.app import Json, WrongUse, app, console, examples, show_json
     epilog=examples(
         "plumbline report runs/demo",
         "plumbline report runs/demo --open",
-        "plumbline report runs/my-global_adapt   (a run of train --data)",
+        "plumbline report runs/my/Global-Adapt-*   (a run of train --data)",
     ),
 )
 def report(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +39,8 @@ def show_run(found: Trained, json_: bool) -> None:
         return
     report = result["report"]
     console.print(by_group(report))
-    gap = report.get("difference", {}).get("accuracy", {}).get("value")
-    if isinstance(gap, float) and len(report["by_group"]) > 1:
-        show(f"Accuracy differs by {100 * gap:.1f} points between groups.")
-    if report.get("too_small"):
-        show(f"Too few records to judge: {', '.join(report['too_small'])}.")
+    for sentence in remarks(report):
+        show(sentence)
     show(f"({NOT_COVERED})")
     console.print()
     show_statement(result["statement"])
@@ -54,6 +52,17 @@ def show_run(found: Trained, json_: bool) -> None:
     show(f"Its page: plumbline report {shlex.quote(str(folder))}")
     if found.encoding is not None:
         show(f"New rows: plumbline predict {shlex.quote(str(folder))} --data NEW.csv")
+
+
+def remarks(report: dict[str, Any]) -> Iterator[str]:
+    """What the metrics of a result's report come to, in words."""
+    gap = report.get("difference", {}).get("accuracy", {}).get("value")
+    if isinstance(gap, float) and len(report["by_group"]) > 1:
+        yield f"Accuracy differs by {100 * gap:.1f} points between groups."
+    if report["overall"].get("selection rate") in (0.0, 1.0):
+        yield "The model gives all test records the same class: its accuracy is that class's share."
+    if report.get("too_small"):
+        yield f"Too few records to judge: {', '.join(report['too_small'])}."
 
 
 def by_group(report: dict[str, Any]) -> Any:

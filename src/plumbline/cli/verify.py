@@ -23,7 +23,7 @@ _STYLES = {"confirmed": "green", "not confirmed": "yellow", "contradicted": "bol
     epilog=examples(
         "plumbline verify runs/demo/DPSGD--paper--seed0-0123456789",
         "plumbline verify runs/demo   (every run of a comparison)",
-        "plumbline verify runs/my-global_adapt --model-card README.md",
+        "plumbline verify runs/my/Global-Adapt-* --model-card README.md",
         "plumbline verify runs/demo --data --json",
     )
 )

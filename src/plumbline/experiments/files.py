@@ -18,6 +18,7 @@ RECIPE, VERSIONS = "recipe.json", "versions.json"
 METRICS, CHECKPOINT, MODEL = "metrics.jsonl", "checkpoint.pt", "model.pt"
 STATEMENT, RESULT, LEDGER = "statement.txt", "result.json", "ledger"
 ENCODING = "encoding.json"  # of a run on a table: how its rows become numbers
+SCHEMA, SCHEMA_LEDGER = "schema.json", "schema.ledger"  # of a table: what was found privately
 
 
 class FileError(RuntimeError):

@@ -14,6 +14,7 @@ from torch import nn
 
 from plumbline.data import Split, Splits, load
 from plumbline.data.base import DATASETS
+from plumbline.data.table_records import OTHER
 from plumbline.experiments.files import ENCODING
 from plumbline.experiments.objects import OBJECTS, is_object, present
 from plumbline.experiments.recipe import DataPart, RecipeError
@@ -121,4 +122,7 @@ def measure(model: nn.Module, part: Split, groups: tuple[str, ...]) -> GroupRepo
     features = part.sensitive_features
     values = np.zeros(len(part), dtype=int) if features is None else features.numpy()
     names = dict(enumerate(groups)) if groups and features is not None else {0: "all"}
+    # "All others" of a column whose groups were found is worth a line only if it is somebody.
+    there = set(values.tolist())
+    names = {code: name for code, name in names.items() if code in there or OTHER not in name}
     return evaluate(outcomes, sensitive_features=values, names=names)

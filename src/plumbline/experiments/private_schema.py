@@ -266,11 +266,14 @@ def _std(query: GaussianQuery, entries: int) -> float:
     return query.noise_multiplier * (query.sensitivity + rounding_sensitivity(std, entries))
 
 
-def check_found(plan: TablePlan, schema: Schema, empty: Sequence[str] = ()) -> None:
+def check_found(
+    plan: TablePlan, question: SchemaQuestion, schema: Schema, empty: Sequence[str] = ()
+) -> None:
     """Refuses a schema in which something is missing that a run needs, and says what to declare.
 
     Args:
         plan: The table.
+        question: What was asked.
         schema: What was declared and found.
         empty: Columns of which no category was found: those that are only learned from are left
             out.
@@ -287,13 +290,19 @@ def check_found(plan: TablePlan, schema: Schema, empty: Sequence[str] = ()) -> N
         elif column.kind == NUMBER and column.range is None:
             advice.append(f"--range {name}=LOW:HIGH")
         elif column.kind is None and name not in empty:
-            advice.append(f"--range {name}=LOW:HIGH or --categories {name}=A,B")
+            advice.append(f"--range {name}=LOW:HIGH (or --categories {name}=A,B)")
     if len(empty) == len(plan.features):
         advice += [f"--categories {name}=A,B" for name in empty if name not in plan.sensitive]
     if advice:
+        shows = ""
+        if question.failing:
+            categorical = sum(schema[name].kind != NUMBER for name in question.asked)
+            rows = float(f"{question.threshold(max(1, categorical)):.2g}")
+            shows = f": a value shows if some {rows:,.0f} training rows have it"
         raise TableError(
-            "A twentieth of epsilon was too little to find the classes, groups or ranges of "
-            f"{plan.source.title}: declare these ({' '.join(advice)}, or in a schema that "
-            "`plumbline data schema` writes), give more epsilon, or take them from the rows as "
-            "they are (--from-data), which epsilon does not cover."
+            f"Too little of {plan.source.title} was found privately for a twentieth of epsilon, "
+            f"which is spent{shows}. Declare what you know: add {' '.join(advice)} to the command, "
+            "with the table's own values, or a schema (`plumbline data schema` writes one). Or "
+            "give more epsilon, or take it from the rows as they are (--from-data), which epsilon "
+            "does not cover."
         )

@@ -23,7 +23,13 @@ from plumbline.data.table_schema import STATED, Column, Schema, declared
 from plumbline.data.tables import TablePlan, plan_table
 from plumbline.experiments.compatibility import check_fits
 from plumbline.experiments.data_identity import keep_identity
-from plumbline.experiments.files import make_folder, read_json, write_json
+from plumbline.experiments.files import (
+    SCHEMA,
+    SCHEMA_LEDGER,
+    make_folder,
+    read_json,
+    write_json,
+)
 from plumbline.experiments.objects import OBJECTS
 from plumbline.experiments.private_schema import (
     Found,
@@ -36,7 +42,6 @@ from plumbline.experiments.run_spec import RunSpec
 from plumbline.mechanism.ledger import Ledger
 from plumbline.training.distributed import Ranks
 
-SCHEMA, SCHEMA_LEDGER = "schema.json", "schema.ledger"
 SchemaSource = Literal["declared", "found privately", "from the data"]
 
 
@@ -139,8 +144,8 @@ def _settled(
         stored = _stored(found, question)
         write_json(home / SCHEMA, stored)
     schema = declared(**stored["options"])
-    check_found(plan, schema, stored["empty"])
-    return _with(recipe, schema, stored)
+    check_found(plan, question, schema, stored["empty"])
+    return _with(recipe, plan, schema, stored)
 
 
 def _stored(found: Found, question: SchemaQuestion) -> dict[str, Any]:
@@ -158,7 +163,7 @@ def _stored(found: Found, question: SchemaQuestion) -> dict[str, Any]:
     return {"options": options, "empty": empty, "found": part.model_dump(mode="json")}
 
 
-def _with(recipe: Recipe, schema: Schema, stored: dict[str, Any]) -> Settled:
+def _with(recipe: Recipe, plan: TablePlan, schema: Schema, stored: dict[str, Any]) -> Settled:
     """The recipe with what was found; a column in which nothing was found is left out."""
     part, empty = recipe.data, stored["empty"]
     options = {k: v for k, v in part.options.items() if k not in STATED} | stored["options"]
@@ -167,15 +172,17 @@ def _with(recipe: Recipe, schema: Schema, stored: dict[str, Any]) -> Settled:
     found = FoundPart.model_validate(stored["found"])
     data = part.model_copy(update={"options": options, "found": found})
     words = [f"about {schema.records:,} rows"] if found.records else []
-    words += [_words(name, schema[name]) for name in found.columns]
+    words += [_words(plan, name, schema[name]) for name in found.columns]
     return Settled(recipe.model_copy(update={"data": data}), tuple(words))
 
 
-def _words(name: str, column: Column) -> str:
+def _words(plan: TablePlan, name: str, column: Column) -> str:
     if column.range is not None:
-        return f"{name} from {column.range[0]:g} to {column.range[1]:g}"
+        fill = f" ({column.fill:g} if missing)" if plan.missing == "fill" else ""
+        return f"{name} from {column.range[0]:g} to {column.range[1]:g}{fill}"
     if column.categories:
-        return f"{name} is {', '.join(column.categories)}, or another"
+        rest = " (other rows take no part)" if name == plan.target else ", or another"
+        return f"{name} is {', '.join(column.categories)}{rest}"
     return f"{name} is left out, since no category of it was found"
 
 

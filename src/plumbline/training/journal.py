@@ -83,8 +83,8 @@ class Journal:
 
     def __init__(self, checkpoint: Path, *, private: bool) -> None:
         self.path = journal_path(checkpoint, private=private)
-        self._head = (PRIVATE_MARK if private else b"") + _MAGIC
-        _read(self.path, self._head)  # refuses another file
+        self._magic = _magic(private)
+        _read(self.path, self._magic)  # refuses another file
         with in_words("write", self.path):
             permissions = 0o600 if private else 0o666
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, permissions)
@@ -122,7 +122,7 @@ class Journal:
         """
         self._generation = secrets.randbits(64)
         self._end = 0
-        self._write([self._head, _sealed(_HEAD, self._generation, begun), _clock()])
+        self._write([self._magic, _sealed(_HEAD, self._generation, begun), _clock()])
 
     def require_own(self) -> None:
         """Refuses to go on if another object has begun the journal again since this one did.
@@ -133,7 +133,7 @@ class Journal:
             CheckpointError: Saying so.
         """
         with in_words("read", self.path):
-            there = os.pread(self._file, 8, len(self._head))
+            there = os.pread(self._file, 8, len(self._magic))
         if there != self._generation.to_bytes(8, "little"):
             raise CheckpointError(
                 f"Another object or process goes on with the run of {self.path}: make its steps "
@@ -163,7 +163,7 @@ class Journal:
         self._end = at
 
     def _tick(self) -> None:
-        os.pwrite(self._file, _clock(), len(self._head) + _HEAD.size)
+        os.pwrite(self._file, _clock(), len(self._magic) + _HEAD.size)
 
 
 def read(checkpoint: Path, *, private: bool) -> Found:
@@ -172,28 +172,31 @@ def read(checkpoint: Path, *, private: bool) -> Found:
     Raises:
         CheckpointError: If it cannot be read, or another file is in its place.
     """
-    head = (PRIVATE_MARK if private else b"") + _MAGIC
-    return _read(journal_path(checkpoint, private=private), head)
+    return _read(journal_path(checkpoint, private=private), _magic(private))
 
 
-def _read(path: Path, head: bytes) -> Found:
+def _magic(private: bool) -> bytes:
+    return (PRIVATE_MARK if private else b"") + _MAGIC
+
+
+def _read(path: Path, magic: bytes) -> Found:
     with in_words("read", path):
         if not path.exists():
             return Found()
         with path.open("rb") as file:
             status, data = os.fstat(file.fileno()), memoryview(file.read())
-    if data[: len(head)] != head[: len(data)]:
+    if data[: len(magic)] != magic[: len(data)]:
         raise CheckpointError(
             f"{path} is not the journal of a run, and would be overwritten. Move it away, or give "
             "another checkpoint file."
         )
-    clock = len(head) + _HEAD.size
+    clock = len(magic) + _HEAD.size
     at = clock + _CLOCK.size
     if len(data) < at:  # killed as the file was made
         return Found()
-    generation, begun, _ = _HEAD.unpack(data[len(head) : clock])
+    generation, begun, _ = _HEAD.unpack(data[len(magic) : clock])
     written, _ = _CLOCK.unpack(data[clock:at])
-    if data[len(head) : at] != _sealed(_HEAD, generation, begun) + _sealed(_CLOCK, written):
+    if data[len(magic) : at] != _sealed(_HEAD, generation, begun) + _sealed(_CLOCK, written):
         return Found()
     releases = []
     for kind, step, content in _entries(data[at:], generation):

@@ -143,8 +143,8 @@ def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past) -> Private:
     """The run behind its past; what the first rank says holds for all."""
     shards = Shards.of(setup.model, ranks)
     _refuse_ranks(setup, ranks, shards)
-    begun = ranks.from_first("the start", lambda: _begin(setup, plan, past))
-    found = differences(_agreed(setup, plan), begun.facts, "on rank 0")
+    decided = ranks.from_first("the start", lambda: _decide(setup, plan, past))
+    found = differences(_agreed(setup, plan), decided.facts, "on rank 0")
     if found:
         raise RanksDisagree(
             f"Rank {ranks.rank} was given another run than rank 0: {'; '.join(found)}. Give the "
@@ -152,7 +152,7 @@ def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past) -> Private:
         )
     weights = [*setup.model.parameters(), *setup.model.buffers()]
     ranks.take_from_first("the first weights", [one for one in weights if not is_shard(one)])
-    drawing, source, noise = _sources(setup.seed, begun, ranks)
+    drawing, source, noise = _sources(setup.seed, decided, ranks)
     sampler = setup.sampler(plan.sampling_rate, drawing)
     if sampler.event() != plan.release.sampling:
         raise ValueError(
@@ -164,7 +164,7 @@ def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past) -> Private:
         # Each layer's first kernel, which its shape alone decides. A table of choices, kept in the
         # checkpoint, would tell how large batches and users were.
         KERNELS.pin()
-    recognised = setup.seed is not None and begun.ledgered
+    recognised = setup.seed is not None and decided.ledgered
     public = None
     if setup.public is not None:
         public = PublicStream(setup.public, setup.record_loss, drawing)
@@ -176,19 +176,19 @@ def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past) -> Private:
             plan,
             setup.ledger,
             ranks,
-            run=begun.run,
-            attempt=begun.attempt,
-            count=begun.charged,
+            run=decided.run,
+            attempt=decided.attempt,
+            count=decided.charged,
             digest_key=noise.stream("digest").bytes(32) if recognised else None,
             journal=keeper.evidence,
         ),
         source=source,
         noise=noise,
         sampler=sampler,
-        steps_done=begun.steps_done,
+        steps_done=decided.steps_done,
         made=past.made,
-        stop=begun.stop,
-        warnings=begun.warnings,
+        stop=decided.stop,
+        warnings=decided.warnings,
         ranks=ranks,
         keeper=keeper,
         shards=shards,
@@ -205,7 +205,7 @@ def _keeper(setup: Setup, ranks: Ranks) -> Keeper:
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _Decided:
     """What the first rank decides for all.
 
     Attributes:
@@ -215,6 +215,7 @@ class _Begun:
         stop: Where the run ends.
         charged: How many steps are charged.
         ledgered: Whether there is a ledger.
+        run, attempt, warnings: As of ``_Past``; one warning more where composition is basic.
     """
 
     facts: Facts
@@ -228,7 +229,7 @@ class _Begun:
     warnings: tuple[str, ...]
 
 
-def _begin(setup: Setup, plan: Plan, past: _Past) -> _Begun:
+def _decide(setup: Setup, plan: Plan, past: _Past) -> _Decided:
     seed, ledger, warnings = setup.seed, setup.ledger, past.warnings
     stop, charged = plan.steps, past.charged
     at = past.at
@@ -255,7 +256,7 @@ def _begin(setup: Setup, plan: Plan, past: _Past) -> _Begun:
             "the method does, or together where that costs more: the epsilon stated here may be "
             "larger than need be for this noise, and is never smaller.",
         )
-    return _Begun(
+    return _Decided(
         facts=_agreed(setup, plan),
         key=b"" if seed is not None else secrets.token_bytes(32),
         run=past.run,
@@ -274,20 +275,20 @@ def _agreed(setup: Setup, plan: Plan) -> Facts:
 
 
 def _sources(
-    seed: int | None, begun: _Begun, ranks: Ranks
+    seed: int | None, decided: _Decided, ranks: Ranks
 ) -> tuple[RandomSource, RandomSource, RandomSource]:
     """What batches are drawn from, what records' own numbers are, and this rank's noise.
 
     The first two are the same on all ranks, and the third is the rank's own.
     """
     if seed is None:
-        shared = SecureSource(begun.key)
+        shared = SecureSource(decided.key)
         return shared, shared, shared if ranks.count == 1 else SecureSource()
     # Steps that are made again on the very batches they were first made on would cost more than
     # the ledger says: another attempt draws other batches too.
-    attempt = begun.attempt
+    attempt = decided.attempt
     drawing = SeededSource(seed, f"attempt {attempt}" if attempt else "")
-    context = f"run {begun.run} attempt {attempt}"
+    context = f"run {decided.run} attempt {attempt}"
     own = f"{context} rank {ranks.rank} of {ranks.count}" if ranks.count > 1 else context
     return drawing, SeededSource(seed, context), SeededSource(seed, own)
 

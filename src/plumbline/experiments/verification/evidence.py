@@ -124,15 +124,19 @@ def with_data(claim: RunClaim, book: Ledger | None) -> Iterator[Check]:
         steps = [release for release, _ in book.entries() if release not in asked]
         rates = {release["sampling"].get("rate", 1.0) for release in steps}
         wrong = rates - {private.plan.sampling_rate}
-        count = f"{len(splits.train):,} training records"
+        rate = f"{private.plan.sampling_rate:g}"
+        # A model card shows this: where only a stated or noisy number is public, not the exact one.
+        public = splits.train.public_records
+        number = f"{len(splits.train):,}" if public is None else f"about {public:,}"
+        count = f"{number} training records"
         if wrong:
-            words = f"{count} are sampled at {private.plan.sampling_rate:g}, and not {min(wrong):g}"
+            words = f"{count} are sampled at {rate}, and not {min(wrong):g}"
             yield Check("data", CONTRADICTED, words)
         elif private.seeded and private.run not in book.runs():
             words = f"{count}, but the ledger's run has another seed or other settings"
             yield Check("data", CONTRADICTED, words)
         else:
-            yield Check("data", CONFIRMED, f"{count}, which give the sampling rate of the charges")
+            yield Check("data", CONFIRMED, f"{count}, sampled at {rate}, as was charged")
         private.close()
     if claim.result is not None:
         yield _judged_again(claim, splits)

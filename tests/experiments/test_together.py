@@ -1,0 +1,45 @@
+"""What all runs of a folder cost: each run once, and each table's schema once, whoever used it."""
+
+from pathlib import Path
+
+import pytest
+
+from plumbline.experiments.together import total_cost
+from plumbline.mechanism.accountant import epsilon
+from plumbline.mechanism.ledger import Ledger
+from plumbline.mechanism.release import FullBatch, GaussianQuery, PoissonSampling, StepRelease
+
+DELTA = 1e-6
+
+
+def release(noise: float, *, rate: float | None = None) -> StepRelease:
+    sampling = FullBatch() if rate is None else PoissonSampling(rate=rate)
+    query = GaussianQuery(name="it", sensitivity=1.0, noise_multiplier=noise)
+    return StepRelease(sampling=sampling, queries=(query,))
+
+
+SCHEMA, STEP, BARE = release(5.0), release(1.0, rate=0.1), release(0.0, rate=0.1)
+
+
+def book(path: Path, **charged: StepRelease) -> None:
+    path.parent.mkdir()
+    with Ledger.open(path) as ledger:
+        for run, one in charged.items():
+            ledger.charge(one.to_dict(), run=run.replace("_", "-"), step=0, most=1)
+
+
+def test_a_schema_counts_once_and_also_if_no_private_run_used_it(tmp_path: Path) -> None:
+    book(tmp_path / "a" / "ledger", schema_1=SCHEMA, bare=BARE)  # the first to be read
+    book(tmp_path / "b" / "ledger", schema_1=SCHEMA, private=STEP)
+    book(tmp_path / "schema-1" / "schema.ledger", schema_1=SCHEMA)
+    book(tmp_path / "schema-2" / "schema.ledger", schema_2=SCHEMA)  # which found too little
+    total = total_cost(tmp_path, delta=DELTA)
+    assert total is not None
+    assert (total.private, total.unbounded) == (1, 1)
+    expected = epsilon([(SCHEMA, 2), (STEP, 1)], delta=DELTA, accountant="rdp")
+    assert total.epsilon == pytest.approx(expected, rel=1e-12)
+
+
+def test_without_a_private_run_there_is_nothing_to_say(tmp_path: Path) -> None:
+    book(tmp_path / "a" / "ledger", bare=BARE)
+    assert total_cost(tmp_path, delta=DELTA) is None
