@@ -46,7 +46,7 @@ def write_table(path: Path, records: int, features: int) -> Path:
 
 def train(table: Path, folder: Path, batch: int, epochs: float) -> dict[str, float]:
     """Trains on a table in a process of its own; its peak memory, and the seconds."""
-    command = [sys.executable, "-m", "plumbline", "train", "--data", str(table)]
+    command = [sys.executable, "-m", "plumbline", "train", "--from-data", "--data", str(table)]
     command += ["--target", "income", "--method", "dpsgd", "--batch", str(batch)]
     command += ["--epochs", str(epochs), "--epsilon", "3", "--out", str(folder), "--json"]
     start = time.perf_counter()

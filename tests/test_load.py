@@ -18,7 +18,7 @@ def peak_beside_the_records(path: Path, records: int, features: int) -> int:
     write_table(path, records, features)
     tracemalloc.start()
     try:
-        splits = read_table(path, target="income")
+        splits = read_table(path, target="income", from_data=True)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -29,7 +29,7 @@ def peak_beside_the_records(path: Path, records: int, features: int) -> int:
 
 def test_a_table_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_files, "CELLS", 2000)
-    read_table(write_table(tmp_path / "warm.csv", 100, 10), target="income")
+    read_table(write_table(tmp_path / "warm.csv", 100, 10), target="income", from_data=True)
     few, many = (peak_beside_the_records(tmp_path / "t.csv", n, 10) for n in (1000, 8000))
     # Seven thousand rows more are 77,000 cells, of 50 bytes and more each as text.
     assert many - few < 7000 * 11 * 50 / 8

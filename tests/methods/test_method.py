@@ -195,7 +195,9 @@ def test_groups_are_needed_and_declared() -> None:
         make(network(), pl.methods.dpsgd_f())
     private = make(network(), pl.methods.dpsgd_f(), sensitive_features=[2] * RECORDS)
     batch = next(iter(private))
-    with pytest.raises(ValueError, match=r"has the value 2.*declared groups \[0, 1\]"):
+    with pytest.raises(
+        ValueError, match=r"has a value that is not one of the declared groups \[0, 1\]"
+    ):
         private.step(batch)
     assert private.steps_done == 0  # refused before anything was charged
 
