@@ -284,7 +284,7 @@ def test_hostile_columns_groups_and_classes_are_shown_as_text_and_do_nothing(
         "target": target,
         "sensitive": [group_column],
         "ranges": {column: [0, 7]},
-        "classes": cells[2:],
+        "categories": {target: cells[2:], group_column: cells[:2]},
     }
     methods = [{"name": "dpsgd", "settings": {"clip": 0.5}, "label": HOSTILE[0]}]
     data = {"name": "table", "options": options}
