@@ -67,14 +67,20 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/python -m mypy --strict src
 
 bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.loops
+	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python -m benchmarks.where
+	$(BIN)/python -m benchmarks.million
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.noise
 	$(BIN)/python -m benchmarks.sums
 	$(BIN)/python -m benchmarks.distributed
 	$(BIN)/python -m benchmarks.methods
 	$(BIN)/python -m benchmarks.diagnostics
 	$(BIN)/python -m benchmarks.page
 	$(BIN)/python -m benchmarks.load
+	$(BIN)/python -m benchmarks.table_look
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m mkdocs build --strict
@@ -88,7 +94,7 @@ $(VENV)/.installed-browser: EXTRAS := [browser]
 $(VENV)/.installed-docs: EXTRAS := [docs]
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/pip
-	$(BIN)/python -m pip install --quiet --editable '.$(EXTRAS)'
+	$(BIN)/python -m pip install --quiet --quiet --editable '.$(EXTRAS)'
 	@touch $(VENV)/.installed-base $@
 
 $(BIN)/pip:

@@ -49,8 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     complete = not quick and weigh and len(chosen) == len(WORKLOADS) and len(names) == len(ENTRIES)
     for path in report.write(run, options.out, "engine" if complete else "engine-partial"):
         console.print(f"wrote {path}", soft_wrap=True)
-    if complete and report.update_readme(run, HERE.parent / "README.md"):
-        console.print("updated README.md")
+    page = HERE.parent / "docs" / "performance.md"
+    if complete and report.replace_between(page, "engine", report.markdown(run)):
+        console.print("updated docs/performance.md")
 
 
 def _race(workload: Workload, outcomes: dict[str, Outcome], pace: Pace) -> float | None:

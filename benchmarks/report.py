@@ -12,7 +12,6 @@ from benchmarks.machine import sentence
 from benchmarks.models import WORKLOADS
 from benchmarks.results import TARGETS, Outcome, Run
 
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 QUIET = 0.1  # cores taken by others, above which a run is called rough
 
 
@@ -80,14 +79,14 @@ def write(run: Run, folder: Path, stem: str) -> tuple[Path, Path]:
     return data, page
 
 
-def update_readme(run: Run, readme: Path) -> bool:
-    """Replace what stands between the README's markers, if it has them."""
-    text = readme.read_text() if readme.exists() else ""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
+def replace_between(page: Path, name: str, text: str) -> bool:
+    """Replaces what stands between a page's markers of this name, if it has them."""
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    before, found, rest = page.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
         return False
-    readme.write_text(f"{before}{BEGIN}\n{markdown(run)}{END}{after}")
+    page.write_text(f"{before}{begin}\n{text}{end}{after}")
     return True
 
 

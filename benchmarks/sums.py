@@ -28,9 +28,9 @@ from plumbline.gradients import PerSampleGradients, capture  # noqa: E402
 from plumbline.gradients.layers.blocks import Stacked  # noqa: E402
 from plumbline.gradients.layers.convolution import Convolved  # noqa: E402
 from plumbline.gradients.layers.embedding import EmbeddingRows  # noqa: E402
-from plumbline.gradients.layers.linear import Outer  # noqa: E402
+from plumbline.gradients.outer import Outer  # noqa: E402
 from plumbline.gradients.terms import Dense, Term, rows_like  # noqa: E402
-from plumbline.mechanism.noise import add_noise, gaussian  # noqa: E402
+from plumbline.mechanism.noise import add_noise  # noqa: E402
 from plumbline.mechanism.random_source import SeededSource  # noqa: E402
 
 ROUNDS, WARM_UP = 25, 5
@@ -112,8 +112,7 @@ class Contest:
     def noise(self) -> object:
         """The noise of a step, drawn and added."""
         value = {name: p.detach() for name, p in self.model.named_parameters()}
-        numel = sum(p.numel() for p in value.values())
-        return add_noise(value, 1.0, gaussian(SeededSource(0).stream("noise"), numel))
+        return add_noise(value, 1.0, SeededSource(0).stream("noise"))
 
     def old(self, gradients: PerSampleGradients) -> object:
         """Float32, in one product a parameter."""

@@ -1,9 +1,9 @@
 """What privacy costs women and men on Adult: plain DP-SGD beside Global-Adapt, at one epsilon.
 
-Trains a small form of paper 004's network without privacy, with DP-SGD and with Global-Adapt, all
-from the same seeds, and prints accuracy and loss by group and the privacy cost pi (paper 004, Eq.
-1): the accuracy that a group loses. The settings are given, not tuned: a fair comparison tunes
-every method with the same effort. Takes about half a minute.
+Trains a small form of Gradient Misalignment's network without privacy, with DP-SGD and with
+Global-Adapt, all from the same seeds, and prints accuracy and loss by group and the privacy cost pi
+(Gradient Misalignment, Eq. 1): the accuracy that a group loses. The settings are given, not tuned:
+a fair comparison tunes every method with the same effort. Takes about half a minute.
 
     python examples/tabular_fairness.py [--steps 300] [--seeds 2]
 """

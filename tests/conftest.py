@@ -1,8 +1,13 @@
 """What all tests share: the device, the data folder, one thread per worker, and fixed seeds."""
 
+import atexit
 import gc
+import itertools
 import os
+import shutil
+import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +19,10 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from plumbline.registry import Registry
+
+# A shell without job control starts background jobs with Ctrl-C ignored, and their children
+# inherit that. Tests that send the signal, to this process or a child, need the usual handler.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Workers share two cores; one thread each also fixes the order of sums.
 torch.set_num_threads(1)
@@ -27,6 +36,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("plumbline")
+
+# No test writes to the home of whoever runs it: neither here nor in processes that it starts.
+_HOME, _OWNER = tempfile.mkdtemp(prefix="plumbline-tests-"), os.getpid()
+
+
+@atexit.register
+def _remove_home() -> None:
+    if os.getpid() == _OWNER:  # not in a fork
+        shutil.rmtree(_HOME, ignore_errors=True)
+
+
+for _name in ("STATE", "CONFIG"):
+    os.environ[f"PLUMBLINE_{_name}"] = os.path.join(_HOME, _name.lower())
 
 
 @pytest.fixture(scope="session")
@@ -49,8 +71,27 @@ def data_folder() -> Path:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    """The global generator starts each test in the same state, whichever worker runs it."""
-    torch.manual_seed(0)
+    """The global generator starts each test in the same state, whichever worker runs it.
+
+    The generator's own method: without a GPU, ``torch.manual_seed`` formats three stack traces.
+    """
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(0)
+
+
+_states = itertools.count()
+
+
+def _own_state() -> Iterator[None]:
+    """A state folder of its own: what other tests have charged is not known there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLUMBLINE_STATE", os.path.join(_HOME, f"state-{next(_states)}"))
+        yield
+
+
+_state_of_a_module = pytest.fixture(autouse=True, scope="module")(_own_state)
+_state_of_a_test = pytest.fixture(autouse=True)(_own_state)
 
 
 @pytest.fixture

@@ -6,9 +6,11 @@ Comments in the Markdown, each on the line before a block, change what is done w
   out. What another library warns of does not fail it.
 - ``<!-- output -->``: the block is what the Python block before it printed, word for word.
 - ``<!-- parsed only -->``: the commands are costly; they are parsed and not run.
+- ``<!-- slow -->``: they are run by the slow tests, after the page's other commands.
 
-A TOML block is a recipe, or what a comment before it says: ``<!-- a reproduction -->`` or
-``<!-- published numbers -->``.
+What stands after a command of a ``console`` block is what it prints, but for the breaks of lines. A
+TOML block is a recipe, or what a comment before it says: ``<!-- a reproduction -->``,
+``<!-- published numbers -->`` or ``<!-- a schema -->``.
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ import inspect
 import io
 import json
 import re
+import runpy
 import shlex
+import sys
 import tomllib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import pytest
 import typer
@@ -34,9 +39,11 @@ from typer.testing import CliRunner
 
 import plumbline as pl
 from plumbline.cli import app
+from plumbline.data.table_schema import read_schema
 from plumbline.experiments.papers import PublishedFile, ReproductionFile, Size
 from plumbline.experiments.recipe import Recipe, SettingsPart
 from plumbline.experiments.recipes import find
+from plumbline.mechanism.statement import how_often_right
 from plumbline.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +53,7 @@ FENCE = re.compile(
     r"^(?:<!-- (?P<note>[^>]*?) -->\n\n?)?```(?P<language>[\w-]*)[^\n]*\n(?P<body>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
-PARSED_ONLY, OUTPUT, NEEDS = "parsed only", "output", "needs: "
+PARSED_ONLY, SLOW, OUTPUT, NEEDS = "parsed only", "slow", "output", "needs: "
 OWN = ("my.", "runs/")
 """How the reader's own files are called."""
 
@@ -141,10 +148,14 @@ SETTINGS: dict[str, type[SettingsPart]] = {
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_recipes_can_be_used(page: Path) -> None:
+def test_recipes_can_be_used(page: Path, tmp_path: Path) -> None:
     for block in blocks(page):
         if block.language == "toml":
             fields = tomllib.loads(block.body)
+            if block.note == "a schema":
+                (tmp_path / "schema.toml").write_text(block.body, encoding="utf-8")
+                assert read_schema(tmp_path / "schema.toml").columns
+                continue
             if not block.note:  # a recipe, or parts of one
                 fields = {**tomllib.loads(find("demo").read_text("utf-8")), **fields}
             made = SETTINGS[block.note].model_validate(fields)
@@ -157,39 +168,49 @@ def test_recipes_can_be_used(page: Path) -> None:
 # Commands
 
 
-def commands(page: Path) -> Iterator[tuple[str, str]]:
-    """Every command line of a page, in blocks and between words, and what to do with it."""
+class Command(NamedTuple):
+    """A command line of a page, what to do with it, and what it is said to print."""
+
+    line: str
+    todo: Literal["run", "run slowly", "parse", "find"]
+    printed: str = ""
+
+
+def commands(page: Path) -> Iterator[Command]:
+    """Every command line of a page, in blocks and between words."""
     for block in blocks(page):
-        if block.language in ("bash", "console", "sh", ""):
-            body = block.body.replace("\\\n", " ")
-            for line in body.splitlines():
-                prompt = line.startswith("$ ")
-                line = line.removeprefix("$ ").split(" #")[0].strip()
-                if block.language == "console" and not prompt:
-                    continue  # what the command printed
+        todo: Literal["run", "run slowly", "parse"] = "run"
+        if block.note in (PARSED_ONLY, SLOW):
+            todo = "parse" if block.note == PARSED_ONLY else "run slowly"
+        if block.language == "console":
+            for text in re.split(r"^\$ ", block.body, flags=re.MULTILINE)[1:]:
+                line, _, printed = text.partition("\n")
+                yield Command(line, todo, printed)
+        elif block.language in ("bash", "sh", ""):
+            for line in block.body.replace("\\\n", " ").splitlines():
+                line = line.split(" #")[0].strip()
                 program = line.split(" ")[0].rsplit("/")[-1]
                 known = program in ("plumbline", "make", "python")
                 if line and not line.startswith("#") and (known or block.language):
-                    yield line, "parse" if block.note == PARSED_ONLY else "run"
+                    yield Command(line, todo)
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for found in re.finditer(r"`((?:plumbline|make) [a-z][^`\n]*)`", text):
-        yield found[1], "find"
+        yield Command(found[1], "find")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_commands_exist(page: Path, workplace: Path) -> None:
     """Cheap commands are run, costly ones parsed by the very parser that would run them."""
-    for line, todo in commands(page):
+    for line, todo, printed in commands(page):
         words = shlex.split(line)
+        if todo == "run":
+            run(line, printed)
         match words:
             case [program, *arguments] if program.rsplit("/")[-1] == "plumbline":
                 given = parse(arguments, complete=todo != "find")
                 for place in ("recipe", "what"):
                     if given.get(place) and not given[place].startswith(OWN):
                         assert Path(given[place]).is_file() or find(given[place]).is_file(), line
-                if todo == "run":
-                    result = CliRunner().invoke(app, arguments)
-                    assert result.exit_code == 0, f"{line}: {result.output}\n{result.exception!r}"
             case ["torchrun", "--nproc-per-node", _, "-m", "plumbline", *arguments]:
                 parse(arguments)
             case ["torchrun", "--nproc-per-node", _, script]:
@@ -213,6 +234,37 @@ def test_commands_exist(page: Path, workplace: Path) -> None:
                     assert set(extra.split(",")) <= set(extras()), line
             case _:
                 pytest.fail(f"{named(page)} has the command {line!r}, which no test knows of")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(b.note == SLOW for b in blocks(page))], ids=named
+)
+def test_slow_commands_run(page: Path, workplace: Path) -> None:
+    """From the page's first command to its last, as its reader gives them."""
+    for line, todo, printed in commands(page):
+        if todo.startswith("run"):
+            run(line, printed)
+
+
+def run(line: str, printed: str) -> None:
+    """Runs a command of ours in this process; other programs' are not."""
+    words = [word for one in shlex.split(line) for word in sorted(glob(one)) or [one]]
+    match words:
+        case [program, *arguments] if program.rsplit("/")[-1] == "plumbline":
+            result = CliRunner().invoke(app, arguments)
+            assert result.exit_code == 0, f"{line}: {result.output}\n{result.exception!r}"
+            if printed:
+                assert words_of(printed) == words_of(result.stdout), f"{line}:\n{result.stdout}"
+        case ["python", script, *arguments] if script.startswith("examples/"):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sys, "argv", [script, *arguments])
+                runpy.run_path(script, run_name="__main__")
+
+
+def words_of(printed: str) -> list[str]:
+    """The words of an output, whatever the terminal's width; the rules of tables follow it."""
+    return [word for word in printed.split() if set(word) != {"─"}]
 
 
 def parse(arguments: list[str], complete: bool = True) -> dict[str, Any]:
@@ -357,8 +409,30 @@ def resolve(name: str) -> object:
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_lead_somewhere(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
-    for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", text):
-        assert (page.parent / target).exists(), f"{named(page)} links to {target}"
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        found = page.parent / target if target else page
+        assert found.exists(), f"{named(page)} links to {target}"
+        if anchor and found.suffix == ".md":
+            assert anchor in anchors(found), f"{named(page)} links to {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page, as the site names them."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)|`", r"\1", title) for title in titles]
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", one).strip().lower()) for one in plain}
+
+
+def test_the_officers_table_has_the_numbers_of_the_statement() -> None:
+    rows = table_of(DOCS / "guides" / "officer.md", "epsilon")
+    assert [row[1] for row in rows] == [how_often_right(float(row[0]), 1e-9) for row in rows]
+
+
+def test_the_pictures_of_pages_are_of_the_guides_commands() -> None:
+    pages = script_of("pages.py").COMMANDS[:-1]
+    guide = [command.line for command in commands(DOCS / "guides" / "table.md")]
+    assert [command for command in pages if command not in guide] == []
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -367,17 +441,27 @@ def test_every_page_is_in_the_navigation() -> None:
     assert shown == there
 
 
-def test_measured_numbers_are_those_of_the_script() -> None:
-    """The table of the story is the one that its script's results give."""
-    script = DOCS / "figures" / "clipping_or_noise.py"
-    spec = importlib.util.spec_from_file_location("clipping_or_noise", script)
+def script_of(name: str) -> Any:
+    """A script of the figures, as a module."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem, DOCS / "figures" / name)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found = json.loads(script.with_suffix(".json").read_text(encoding="utf-8"))
-    text = (DOCS / "clipping-or-noise.md").read_text(encoding="utf-8")
+    return module
+
+
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [("clipping_or_noise.py", "clipping-or-noise.md"), ("table_sizes.py", "guides/table.md")],
+)
+def test_measured_numbers_are_those_of_the_script(name: str, page: str) -> None:
+    """The table on a page is the one that its script's results give, and so are its drawings."""
+    module = script_of(name)
+    kept = (DOCS / "figures" / name).with_suffix(".json")
+    found = json.loads(kept.read_text(encoding="utf-8"))
+    text = (DOCS / page).read_text(encoding="utf-8")
     shown = text.split(module.BEGIN, 1)[1].split(module.END, 1)[0]
     assert shown.strip() == module.table(found).strip()
-    for name, drawing in module.drawings(found).items():
-        assert (DOCS / "images" / name).read_text(encoding="utf-8") == drawing
+    for file, drawing in getattr(module, "drawings", lambda _: {})(found).items():
+        assert (DOCS / "images" / file).read_text(encoding="utf-8") == drawing

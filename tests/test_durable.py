@@ -50,3 +50,35 @@ def test_a_call_that_fails_leaves_what_was_there(
     assert durable.advice(error.value) == "Free some space on the disk"
     assert path.read_bytes() == b"first"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def filled(path: Path, fail: bool = False) -> None:
+    with durable.new_folder(path) as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "file").write_text("text")
+        if fail:
+            raise RuntimeError("stopped")
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "above" / "folder"
+    with pytest.raises(RuntimeError, match="stopped"):
+        filled(path, fail=True)
+    assert os.listdir(tmp_path / "above") == []
+    filled(path)
+    assert (path / "inner" / "file").read_text() == "text"
+    assert path.stat().st_mode & 0o777 == 0o777 & ~_umask()
+    with pytest.raises(OSError, match="not empty"):
+        filled(path)
+    assert os.listdir(tmp_path / "above") == ["folder"]
+
+
+def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
+    filled(tmp_path)
+    assert os.listdir(tmp_path) == ["inner"]
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -87,6 +87,17 @@ def test_scattering(
     assert "test accuracy" in out
 
 
+def test_patients(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    out = printed("patients.py", "--new", "20", monkeypatch=monkeypatch, capsys=capsys)
+    rows = (tmp_path / "new-patients.csv").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 21
+    assert "readmitted" not in rows[0]
+    assert out == ""
+
+
 @pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
 def test_every_example_is_run_and_says_what_it_shows(script: Path) -> None:
     assert f'printed("{script.name}"' in Path(__file__).read_text(encoding="utf-8")

@@ -20,6 +20,7 @@ def test_numbers() -> None:
     assert formats.short(12345.6) == "1.23e+04"
     assert formats.short(7) == "7"
     assert [formats.seconds(value) for value in (3.2, 120, 7200)] == ["3 s", "2 min", "2.0 h"]
+    assert [formats.tiny(value) for value in (1e-4, 2e-10, 0.5)] == ["1e-4", "2e-10", "0.5"]
     assert formats.angle(0.5) == pytest.approx(60)
     assert formats.angle(-1.0000001) == 180
 

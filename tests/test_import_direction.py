@@ -15,8 +15,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 
 # These know nothing of the others.
 # fmt: off
-SHARED = {"checks", "durable", "formats", "record_errors", "record_random", "registry", "results",
-          "spaces", "state", "transformer_masks", "without_trace"}
+SHARED = {"checks", "compiled", "durable", "formats", "record_errors", "record_random", "registry",
+          "results", "spaces", "state", "transformer_masks", "without_trace"}
 # fmt: on
 STAGES = {"sampling", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
 CORE = STAGES | {"training", "methods", "augmentations"}
@@ -27,10 +27,14 @@ EVERYTHING = DOOR | BESIDE | {"experiments", "report"}
 ALLOWED: dict[str, set[str]] = {
     # the stages of a step
     "gradients": {
+        "compiled",
         "record_errors",
         "record_random",
     },  # what is random in a model belongs to a record
-    "mechanism": {"results"},  # the statement for programs names infinity as all JSON does
+    "mechanism": {
+        "compiled",
+        "results",
+    },  # the statement for programs names infinity as all JSON does
     "sampling": {"mechanism"},  # a sampler emits the event that is accounted
     "clipping": {"mechanism"} | SHARED,  # a strategy may ask questions of its own, such as counts
     "evaluation": {"gradients", "mechanism"} | SHARED,  # so may a rule
@@ -39,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": STAGES | {"methods"},
     # what they share
     "checks": set(),
+    "compiled": set(),
     "durable": set(),
     "formats": set(),
     "record_errors": set(),
@@ -50,16 +55,17 @@ ALLOWED: dict[str, set[str]] = {
     "without_trace": {"record_random"},
     "results": set(),
     "augmentations": {"checks", "record_random"},
-    "objectives": {"registry"},  # losses and optimizers by name
+    "objectives": {"checks", "registry"},  # losses and optimizers by name
     # beside it
     "data": {
         "checks",
+        "compiled",
         "record_errors",
         "record_random",
         "registry",
     },  # a coin for each row
     "models": {"checks", "registry", "transformer_masks", "without_trace"},
-    "fairness": {"checks", "results"},
+    "fairness": {"checks", "formats", "results"},
     "diagnostics": CORE,  # one probe, through the run's method
     # on top
     "auditing": CORE | {"fairness"},
@@ -125,7 +131,7 @@ def test_imports_point_one_way() -> None:
 
 
 def test_the_table_is_the_design() -> None:
-    assert ALLOWED["gradients"] == {"record_errors", "record_random"}
+    assert ALLOWED["gradients"] == {"compiled", "record_errors", "record_random"}
     assert not ALLOWED["clipping"] & {"models", "gradients", "evaluation"}
     assert "gradients" not in ALLOWED["mechanism"]
     users = {package for package, allowed in ALLOWED.items() if "diagnostics" in allowed}

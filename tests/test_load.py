@@ -23,7 +23,7 @@ def peak_beside_the_records(path: Path, records: int, features: int) -> int:
     finally:
         tracemalloc.stop()
     assert len(splits.train) + len(splits.test) == records
-    assert splits.train.x.shape[1] == features
+    assert splits.train.x.shape[1] == 2 * features  # each with its flag
     return peak
 
 

@@ -19,7 +19,7 @@ LOGITS = torch.tensor([[1.0, 2.0], [0.5, -1.0], [3.0, 0.0]])
 
 
 def test_the_losses_by_hand() -> None:
-    assert set(LOSSES) == {"cross_entropy", "binary_cross_entropy", "mse"}
+    assert set(LOSSES) == {"cross_entropy", "binary_cross_entropy", "mse", "huber"}
     right = LOGITS.log_softmax(1)[torch.arange(3), CLASSES]
     torch.testing.assert_close(find_loss("cross_entropy")(LOGITS, CLASSES), -right)
     one = LOGITS[:, :1]
@@ -59,3 +59,13 @@ def test_optimizers() -> None:
     assert OPTIMIZERS.find("slowsgd") is slow
     with pytest.raises(UnknownPart, match="no optimizer 'agd'"):
         OPTIMIZERS.find("agd")
+
+
+def test_huber_is_the_squared_error_near_by_and_grows_as_the_absolute_one_beyond() -> None:
+    loss = build_loss(LOSSES["huber"], {"delta": 0.5})
+    errors = torch.tensor([0.0, 0.3, -0.5, 2.0, -4.0])
+    found = loss(errors[:, None], torch.zeros(5))
+    twice = 2 * torch.nn.functional.huber_loss(errors, torch.zeros(5), reduction="none", delta=0.5)
+    torch.testing.assert_close(found, twice)
+    with pytest.raises(ValueError, match="delta"):
+        build_loss(LOSSES["huber"], {"delta": 0.0})

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 import plumbline as pl
 from plumbline.data import as_splits, table
-from plumbline.data.table_encoding import Categorical, Numeric, TableEncoding
+from plumbline.data.table_columns import Categorical, Numeric
+from plumbline.data.table_encoding import TableEncoding
+from plumbline.data.table_look import look_at
 from plumbline.fairness import Outcomes, evaluate
 from plumbline.record_errors import RecordError, looked_up
 from plumbline.training.private import BadRecords
@@ -47,8 +49,9 @@ def csv_with(tmp_path: Path, row: int, cells: str, header: str = "age,city,sex,l
 DECLARED: dict[str, Any] = {
     "categories": {"city": ["Oslo", "Rome"], "sex": ["f", "m"], "label": ["no", "yes"]},
     "ranges": {"age": (0, 120)},
+    "missing": "error",
 }
-TAKEN = {"from_data": True}
+TAKEN = {"from_data": True, "missing": "error"}
 LACKS = "has no value, or none of its kind, in row 7"
 
 
@@ -62,7 +65,7 @@ LACKS = "has no value, or none of its kind, in row 7"
         (f"20,Oslo,f,no,{WORD}", DECLARED, "Row 7 of"),
         (f"{WORD},,f,no", DECLARED, LACKS),
         (f"{WORD},,f,no", TAKEN, f"'city' {LACKS}"),
-        (f"{WORD},Oslo,f,no", TAKEN, "holds numbers, but 1 of its cells"),
+        (f"{WORD},Oslo,f,no", TAKEN, "holds numbers, but not in 1 of its cells"),
         (f"{WORD},Oslo,f,no", {**TAKEN, "ranges": {"age": (0, 120)}}, f"'age' {LACKS}"),
         pytest.param(f"20,{WORD * 20_000},f,no", TAKEN, "cannot be read to its end", id="huge"),
     ],
@@ -91,7 +94,9 @@ def test_a_file_without_a_header_or_with_another_separator(tmp_path: Path) -> No
     assert "columns 1, 2 of" in said(lambda: table(twice, target="label"))
     other = tmp_path / "semicolons.csv"
     other.write_text(f"{WORD};{NUMBER}\n1;2\n")
-    assert "looks like ';'" in said(lambda: table(other, target="label"))
+    assert "as if it were a record" in said(lambda: table(other, target="label"))
+    assert "as if it were a record" in said(lambda: look_at(other, target="label"))
+    assert look_at(other).in_the_way().count("\n") == 1  # no name, which may be a record's cell
     latin = tmp_path / "latin.csv"
     latin.write_bytes(f"a,b\n1,{WORD}\xe9\n".encode("latin1"))
     assert "not UTF-8 (line 2)" in said(lambda: table(latin, target="a"))
@@ -101,6 +106,7 @@ def test_a_frame_and_a_damaged_parquet_file(tmp_path: Path) -> None:
     frame = pd.DataFrame({"age": [1, WORD] * 20, "label": ["no", "no", "yes", "yes"] * 10})
     ends = {"age": (0, 120)}
     declared: dict[str, Any] = {"ranges": ends, "categories": {"label": ["no", "yes"]}}
+    declared["missing"] = "error"
     assert "row 2 of the DataFrame" in said(lambda: table(frame, target="label", **declared))
     file = tmp_path / "people.parquet"
     file.write_bytes(b"PAR1" + WORD.encode() * 20 + b"PAR1")
@@ -114,7 +120,7 @@ def test_a_new_row_that_a_model_cannot_take(tmp_path: Path) -> None:
     for cells in (f"{WORD},Oslo", f"{WORD},{WORD}"):
         path.write_text(f"age,city\n{cells}\n")
         assert "'age' has no value, or none of its kind, in row 1" in said(
-            lambda: encoding.read(path)
+            lambda: encoding.read(path, missing="error")
         )
     path.write_text(f"{NUMBER},{WORD}\n1,2\n")
     assert "as if it were a record" in said(lambda: encoding.read(path))

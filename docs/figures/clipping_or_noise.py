@@ -1,9 +1,10 @@
-"""Makes the numbers and drawings of docs/clipping-or-noise.md: Adult at the budget of paper 004.
+"""Makes the numbers and drawings of docs/clipping-or-noise.md, on Adult.
 
-Runs the network of paper 004 without privacy, with DP-SGD at several learning rates, and with
-Global-Adapt, and measures at the end of each run what clipping does to the gradient of 1,000 test
-records. Writes ``clipping_or_noise.json`` beside this file, the drawings in ``docs/images`` and the
-table in the page. About eight minutes on one core; finished runs are not repeated.
+Runs the network of Gradient Misalignment without privacy, with DP-SGD at several learning rates,
+and with Global-Adapt, and measures at the end of each run what clipping does to the gradient of
+1,000 test records. Writes ``clipping_or_noise.json`` beside this file, the drawings in
+``docs/images`` and the table in the page. About eight minutes on one core; finished runs are not
+repeated.
 
     python docs/figures/clipping_or_noise.py [--only-draw]
 """
@@ -152,7 +153,8 @@ def table(found: Results) -> str:
         def of(*path: str, method: str = method, rate: float = rate) -> float:
             return mean(found, method, rate, *path)
 
-        cells = [method + (" (paper 004)" if PAPER.get(method) == rate else ""), f"{rate:g}"]
+        published = PAPER.get(method) == rate
+        cells = [method + (" (the paper's)" if published else ""), f"{rate:g}"]
         cells.append(" / ".join(f"{100 * of('accuracy', name):.1f}" for name in names))
         cells.append(" / ".join(f"{of('loss', name):.2f}" for name in names))
         cells += ["", ""] if method == NONPRIVATE else [f"{of('kept'):.2f}", f"{of('cosine'):.2f}"]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # what type checkers and editors read: the same names as in _
     from plumbline import report as report
     from plumbline.instruments import compare as compare
     from plumbline.instruments import diagnose as diagnose
+    from plumbline.instruments import export as export
     from plumbline.instruments import load as load
     from plumbline.instruments import train as train
     from plumbline.instruments import tune as tune
@@ -51,6 +52,7 @@ _MODULES = {
     "diagnose": "plumbline.instruments",
     "diagnostics": "plumbline",
     "evaluation": "plumbline",
+    "export": "plumbline.instruments",
     "experiments": "plumbline",
     "fairness": "plumbline",
     "gradients": "plumbline",

@@ -1,7 +1,8 @@
-"""Files that are whole or not there: written beside their place, synced, and moved into it.
+"""Files and folders that are whole or not there: written beside their place and moved into it.
 
 Guarantee: whatever happens during a write (kill -9, a power cut, a full disk), the path holds the
-old content or the new one, never a mixture; once the write has returned, it holds the new one.
+old content or the new one, never a mixture; once the write has returned, it holds the new one, on
+the disk.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,14 +45,39 @@ def replacing(path: Path, *, permissions: int = 0o666) -> Iterator[int]:
             beside.unlink()
 
 
-def move(source: Path, target: Path) -> None:
-    """Gives a file another name in the same folder, in place of what has it."""
-    os.replace(source, target)
-    folder = os.open(target.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its place at ``path`` when the block ends well.
+
+    Raises:
+        OSError: As the system reports it, also if there is something at ``path`` that is not an
+            empty folder.
+    """
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    beside.mkdir()
     try:
-        os.fsync(folder)
+        yield beside
+        for one in (*beside.rglob("*"), beside):
+            _sync(one)
+        move(beside, path)
     finally:
-        os.close(folder)
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def move(source: Path, target: Path) -> None:
+    """Gives a file or folder another name in the same folder, in place of what has it."""
+    os.replace(source, target)
+    _sync(target.absolute().parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def advice(error: OSError) -> str:

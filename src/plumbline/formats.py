@@ -1,12 +1,13 @@
-"""Numbers as text, the same on the page, in the terminal and in tables.
+"""Numbers as text, the same on the page, in the terminal and in tables; and words in a row.
 
-Every function takes a number or whatever stands where there is none (None, an ``Undefined``, the
-reason as text), which is shown as a dash; and, where it has one, the standard error beside it.
+Every function of numbers takes one or whatever stands where there is none (None, an ``Undefined``,
+the reason as text), which is shown as a dash; and, where it has one, the standard error beside it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 MISSING = "–"
 
@@ -44,6 +45,23 @@ def short(value: object, digits: int = 3) -> str:
     return MISSING if one is None else f"{one:.{digits}g}"
 
 
+def tiny(value: float) -> str:
+    """A small number as people write it: 1e-5."""
+    if value >= 0.01:
+        return f"{value:g}"
+    digits, _, exponent = f"{value:e}".partition("e")
+    return f"{float(digits):g}e{int(exponent)}"
+
+
+def amount(value: object, error: object = None) -> str:
+    """A number in a unit of its own: "0.0123", "12.3", "12,300"."""
+    one, spread = finite(value), finite(error)
+    if one is None:
+        return MISSING
+    texts = [f"{v:,.0f}" if abs(v) >= 1000 else f"{v:.3g}" for v in (one, spread) if v is not None]
+    return " ± ".join(texts)
+
+
 def seconds(value: object) -> str:
     """A duration: "3 s", "2 min", "2.0 h"."""
     one = finite(value)
@@ -58,6 +76,13 @@ def angle(cosine: object) -> float | None:
     """The angle in degrees, of its cosine."""
     one = finite(cosine)
     return None if one is None else math.degrees(math.acos(max(-1.0, min(1.0, one))))
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Words in a row: "a, b and c"."""
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _beside(value: object, error: object, scale: float, digits: int, unit: str) -> str:

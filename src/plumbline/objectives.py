@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn, optim
 from torch.nn import functional
 
+from plumbline.checks import check_positive
 from plumbline.registry import Registry, options_of
 
 Loss = Callable[..., Tensor]
@@ -19,7 +20,7 @@ OwnLoss = TypeVar("OwnLoss", bound=Loss)
 OptimizerMaker = Callable[..., optim.Optimizer]
 OwnOptimizer = TypeVar("OwnOptimizer", bound=OptimizerMaker)
 
-LOSSES: Registry[Loss] = Registry("loss")
+LOSSES: Registry[Loss | type[Any]] = Registry("loss")
 OPTIMIZERS: Registry[OptimizerMaker] = Registry("optimizer")
 
 
@@ -50,9 +51,37 @@ def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 @loss
 def mse(output: Tensor, target: Tensor) -> Tensor:
     """The squared error; of classes, ``[B]``, that to their one-hot rows, ``[B, classes]``."""
+    return _by_record(_errors(output, target).square())
+
+
+class Huber:
+    """The squared error up to ``delta``, and beyond it one that grows as the absolute error does.
+
+    A target that is a number is mapped to [-1, 1], so that 0.1 is a twentieth of its range. Of
+    classes it is that to their one-hot rows.
+    """
+
+    def __init__(self, delta: float = 0.1) -> None:
+        check_positive("delta", delta)
+        self._delta = delta
+
+    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
+        """One loss for each record, ``[B]``."""
+        size = _errors(output, target).abs()
+        near, delta = size.clamp(max=self._delta), self._delta
+        return _by_record(near.square() + 2 * delta * (size - near))
+
+
+LOSSES.add("huber", Huber)
+
+
+def _errors(output: Tensor, target: Tensor) -> Tensor:
     if target.dim() < output.dim() and output.shape[-1] > 1:
         target = functional.one_hot(target, output.shape[-1])
-    errors = (output.reshape(target.shape) - target).square()
+    return output.reshape(target.shape) - target
+
+
+def _by_record(errors: Tensor) -> Tensor:
     return errors.flatten(1).mean(1) if errors.dim() > 1 else errors
 
 

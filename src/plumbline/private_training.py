@@ -38,6 +38,7 @@ def make_private(
     accountant: Accountant = "pld",
     relation: Relation = "add_remove",
     sensitive_features: Sequence[int] | Tensor | None = None,
+    record_weights: Sequence[float] | Tensor | None = None,
     max_physical_batch: int | None = None,
     isolation: Isolation = "vmap",
     seed: int | None = None,
@@ -69,6 +70,10 @@ def make_private(
         accountant: ``"pld"`` or ``"rdp"``.
         relation: Neighbouring data sets: ``"add_remove"`` or ``"replace_one"``.
         sensitive_features: The group of each record, ``[n]``, for methods and reports that need it.
+        record_weights: By how much each record counts, ``[n]`` from 0 to 1, once it is clipped: a
+            public rule's answer to that record alone, such as the weight of its class. In the loss,
+            clipping would undo it. It makes no record count for more than its bound, so the noise
+            stays the same.
         max_physical_batch: The most records in memory at once; larger batches come in chunks.
         isolation: How records are kept apart. Model and loss are run for one record at a time:
             ``"vmap"``, all records of a batch at once, or ``"loop"``, one after the other, for

@@ -47,7 +47,7 @@ def read_quietly(read: Callable[[int], T], number: int) -> T:
 
 
 def looked_up(
-    compute: Callable[[], T], records: Sequence[int], alone: Callable[[int], object]
+    compute: Callable[[], T], records: Sequence[int] | torch.Tensor, alone: Callable[[int], object]
 ) -> T:
     """The result of ``compute``, which looks records' classes (or other numbers) up.
 
@@ -66,7 +66,7 @@ def looked_up(
             raise
         line = own_line(error)
         place = next((at for at in range(len(records)) if _fails(alone, at)), None)
-        which = "A record" if place is None else f"Record {records[place]}"
+        which = "A record" if place is None else f"Record {int(records[place])}"
         raise RecordError(
             f"{which} of the data set has a class, or another number that is looked up, which is "
             f"out of range{f' in {line}' if line else ''}. Classes are numbered from 0, and there "

@@ -13,10 +13,12 @@ as it was. Generators of other devices are not set.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,6 +27,7 @@ from numpy.random import bit_generator
 from torch import Tensor
 
 Row = TypeVar("Row")
+Result = TypeVar("Result")
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -35,13 +38,21 @@ class Draws:
 
     Args:
         numbers: Identify the rows, ``[R]`` int64: equal numbers get equal draws.
-        key: Everything else that the draws depend on (the run's seed, the step, the purpose).
+        key: Everything else that the draws depend on (the run's seed, the step, the purpose); or a
+            function that gives it, which is called when the first number is drawn.
     """
 
-    def __init__(self, numbers: Tensor, key: str) -> None:
-        start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little", signed=True)
-        self._streams = _mixed(_mixed(numbers.to(torch.int64)) ^ start)
+    def __init__(self, numbers: Tensor, key: str | Callable[[], str]) -> None:
+        self._numbers = numbers
+        self._key = key
+        self._rows = len(numbers)
         self._drawn = 0
+
+    @cached_property
+    def _streams(self) -> Tensor:
+        key = self._key if isinstance(self._key, str) else self._key()
+        start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "little", signed=True)
+        return _mixed(_mixed(self._numbers.to(torch.int64)) ^ start)
 
     @classmethod
     def by_place(cls, rows: int) -> Draws:
@@ -49,7 +60,7 @@ class Draws:
         return cls(torch.arange(rows), f"by place {int(torch.randint(2**62, ()))}")
 
     def __len__(self) -> int:
-        return len(self._streams)
+        return self._rows
 
     def uniform(self, *shape: int) -> Tensor:
         """``[R, *shape]`` float32 in [0, 1)."""
@@ -99,6 +110,7 @@ class Draws:
     def _with(streams: Tensor) -> Draws:
         copy = Draws.__new__(Draws)
         copy._streams = streams
+        copy._rows = len(streams)
         copy._drawn = 0
         return copy
 
@@ -109,22 +121,99 @@ class Draws:
         return _mixed(self._streams[:, None] + counter * _signed(_GOLDEN)).view(len(self), *shape)
 
 
-@contextmanager
-def own_generators(key: str, number: int = 0) -> Iterator[None]:
-    """The global generators are what belongs to this key and record, and are put back.
+class OwnGenerators:
+    """Runs code with global generators that are what belongs to a key, and puts them back.
 
     Generators that are made meanwhile without a seed (``np.random.default_rng()``,
-    ``random.Random()``) start from them, instead of the system's entropy.
+    ``random.Random()``) start from them, instead of the system's entropy. Most code draws nothing:
+    as long as it has not, generators are not set but only compared, which takes less time. Code
+    that turns out to have drawn is run again with them set, so it must be safe to run twice.
+
+    Attributes:
+        used: Whether the code has drawn from them.
     """
-    with kept_generators():
+
+    def __init__(self) -> None:
+        self.used = False
+        self._numpy = NumpyState()
+
+    def run(self, compute: Callable[[], Result], key: Callable[[], str]) -> Result:
+        """What ``compute`` gives; ``key`` is asked for where random numbers are drawn."""
+        numpy = None if self.used else self._numpy.now()
+        if numpy is not None:
+            own, python = torch.default_generator.get_state(), random.getstate()
+            try:
+                with _without_entropy():
+                    result = compute()
+            finally:
+                self.used = (
+                    self._numpy.moved(numpy)
+                    or random.getstate() != python
+                    or not torch.equal(torch.default_generator.get_state(), own)
+                )
+                if self.used:
+                    torch.default_generator.set_state(own)
+                    random.setstate(python)
+                    self._numpy.put_back(numpy)
+            if not self.used:
+                return result
+        with own_generators(key()):
+            return compute()
+
+
+class NumpyState:
+    """The state of NumPy's global generator, read from memory: asking for it takes longer.
+
+    The memory does not hold the second of a pair of Gaussians, which NumPy keeps for the next call
+    that wants one: so a state is read only while there is none.
+    """
+
+    def __init__(self) -> None:
+        self._without_pair: bytes | None = None
+
+    def now(self) -> bytes | None:
+        """The state; None where a Gaussian is waiting, or the generator is not the usual one."""
+        memory = self._memory()
+        if memory is None or memory != self._without_pair:
+            state: Any = np.random.get_state()  # noqa: NPY002
+            self._without_pair = memory if state[3] == 0 else None
+        return self._without_pair
+
+    def moved(self, before: bytes) -> bool:
+        """Whether something was drawn since."""
+        return self._memory() != before
+
+    def put_back(self, before: bytes) -> None:
+        """Makes it what it was."""
+        words = np.frombuffer(before, dtype=np.uint32)
+        np.random.set_state(("MT19937", words[:-1], int(words[-1]), 0, 0.0))  # noqa: NPY002
+
+    @staticmethod
+    def _memory() -> bytes | None:
+        generator: Any = np.random.mtrand.get_bit_generator()
+        if type(generator) is not np.random.MT19937:
+            return None
+        return ctypes.string_at(generator.ctypes.state_address, _WORDS * 4)
+
+
+@contextmanager
+def own_generators(key: str, number: int = 0) -> Iterator[None]:
+    """The global generators are what belongs to this key and record, and are put back."""
+    with kept_generators(), _without_entropy():
         set_generators(key, number)
-        entropy, _NUMPY.randbits = _NUMPY.randbits, random.getrandbits
-        seed, random.Random.seed = random.Random.seed, _seed  # type: ignore[method-assign]
-        try:
-            yield
-        finally:
-            _NUMPY.randbits = entropy
-            random.Random.seed = seed  # type: ignore[method-assign]
+        yield
+
+
+@contextmanager
+def _without_entropy() -> Iterator[None]:
+    """Generators that are made without a seed start from the global ones."""
+    entropy, _NUMPY.randbits = _NUMPY.randbits, random.getrandbits
+    seed, random.Random.seed = random.Random.seed, _seed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        _NUMPY.randbits = entropy
+        random.Random.seed = seed  # type: ignore[method-assign]
 
 
 def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
@@ -132,6 +221,7 @@ def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
     _SEED(self, random.getrandbits(64) if a is None else a, version)
 
 
+_WORDS = 625  # of a Mersenne twister: its 624, and the place among them
 _SEED = random.Random.seed
 _NUMPY: Any = bit_generator
 

@@ -1,9 +1,10 @@
 """Which records enter a step, and in which physical chunks they are processed.
 
-`PoissonSampler` is the private one: record i takes part in step t if the i-th 64-bit word of the
-stream `("sampling", t)` of its source is below a threshold. So every record has its own independent
-draw, keyed by (key, step, record id): neither the chunking nor the number of processes changes who
-takes part.
+`PoissonSampler` is the private one: record i takes part in step t if a 64-bit word of its own is
+below a threshold. The word's first 16 bits are the i-th of the stream `("sampling", t)` of its
+source; they decide but for one record in 65,536, whose other 48 bits are those of the stream
+`("sampling", t, i)`. So every record has its own independent draw, keyed by (key, step, record id):
+neither the chunking nor the number of processes changes who takes part.
 
 Guarantee. The inclusion probability is `floor(rate * 2^64) / 2^64`, never above the accounted rate
 (and below it by less than 2^-64). `event()` is the sampling that is implemented, and a run whose
@@ -60,9 +61,19 @@ class PoissonSampler:
             raise ValueError(f"step is {step}; steps are counted from 0")
         if self._threshold == 2**64:
             return torch.arange(self.records)
-        words = self._source.stream("sampling", step).uint64(self.records)
-        members = np.flatnonzero(words < np.uint64(self._threshold))
+        first, rest = divmod(self._threshold, 1 << 48)
+        stream = self._source.stream("sampling", step)
+        words = np.frombuffer(stream.bytes(2 * self.records), dtype="<u2")
+        members = np.flatnonzero(words <= first)
+        undecided = members[words[members] == first]
+        out = [i for i in undecided.tolist() if self._rest(step, i) >= rest]
+        if out:
+            members = np.setdiff1d(members, out, assume_unique=True)
         return torch.from_numpy(members.astype(np.int64, copy=False))
+
+    def _rest(self, step: int, record: int) -> int:
+        """The last 48 bits of a record's word."""
+        return int.from_bytes(self._source.stream("sampling", step, record).bytes(6), "little")
 
     def event(self) -> PoissonSampling:
         """Returns the sampling that every step of this sampler implements."""

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from plumbline import cli
-from plumbline.cli.app import Stopped, app, console, show_statement, tiny
+from plumbline.cli.app import Stopped, app, console, show_statement
 from plumbline.experiments import Recipe
 from plumbline.experiments.recipes import find
 from tests.cli.calling import Called
@@ -155,7 +155,3 @@ def test_a_statement_is_filled_for_the_terminal(
     assert " ".join(" ".join(lines).split()) == f"{words} Covered: - {words} - b"
     assert lines[lines.index("Covered:") + 2].startswith("  ")
     assert "nine: ten eleven twelve thirteen" in lines  # a colon at a line's end is no title
-
-
-def test_small_numbers_are_written_as_people_do() -> None:
-    assert [tiny(value) for value in (1e-4, 2e-10, 0.5)] == ["1e-4", "2e-10", "0.5"]

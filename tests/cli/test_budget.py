@@ -37,6 +37,8 @@ def test_the_noise_meets_the_epsilon(call: Called) -> None:
         if entry.make(**entry.example()).unbounded_reason is None
     }
     assert set(noise) == guaranteed
+    assert found["meaning"] == "at most 88.08% of the time"
+    assert set(found["outlook"]) == {"parameters", "ratio", "category", "group"}
     curve = found["curve"]
     assert len(curve) == 40
     assert curve[-1]["epoch"] == 2

@@ -23,7 +23,7 @@ def test_the_table_the_verdict_and_the_page(
     assert call("compare", recipe, "--workers", "1") == 0
     lines = call.out.splitlines()
     head = lines[0].split()
-    assert head == ["method", "epsilon", "accuracy", "male", "female", "loss", "p", "time"]
+    assert head == ["method", "epsilon", "accuracy", "AUC", "male", "female", "loss", "p", "time"]
     assert next(line for line in lines if line.startswith("DPSGD"))
     assert "± is the standard error over 2 seeds." in call.out
     page = tmp_path / lines[-1].removeprefix("page: ")

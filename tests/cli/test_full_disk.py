@@ -40,7 +40,7 @@ def test_a_run_of_a_recipe(pages: int, call: Called, tmp_path: Path, small_disk:
     assert not list(small_disk.path.rglob("result.json"))
     assert not list(small_disk.path.rglob("*.tmp"))
     assert charged(small_disk.path) <= 8
-    small_disk.resize(256)
+    small_disk.resize(20_000)
     assert call(*arguments, "--json") == 0
     assert call.json["steps"] == charged(small_disk.path) == 8
     assert call("verify", call.json["folder"]) == 0
@@ -70,7 +70,7 @@ def test_a_run_on_a_table_of_ones_own(call: Called, tmp_path: Path, small_disk: 
     assert call(*arguments) == 1
     assert "No space left on device" in call.err
     assert "Traceback" not in call.err
-    small_disk.resize(256)
+    small_disk.resize(20_000)
     assert call(*arguments, "--json") == 0
     # Secure noise is never drawn again: steps that were charged and could not be saved are lost.
     (path,) = small_disk.path.rglob("result.json")

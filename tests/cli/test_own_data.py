@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.experiments import Recipe
+from plumbline.experiments.run_spec import read_spec
 from tests.cli.calling import Called
 from tests.instruments.people import patients
 
@@ -84,7 +85,7 @@ def test_one_that_lies_about_its_sensitivity_is_refused(call: Called, tmp_path: 
         (["--model", "no_such:Net"], "the module 'no_such' cannot be imported"),
         (["--model", "chen-mnist"], "cannot take the data 'patients.csv': a record has the shape"),
         (["--methods", "dpsgd,dpsgd"], "two methods are called 'DP-SGD'"),
-        (["--target", "readmited"], "Did you mean 'readmitted'?"),
+        (["--drop", "aeg"], "Did you mean 'age'?"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_charged(
@@ -94,3 +95,39 @@ def test_bad_input_is_one_line_before_anything_is_charged(
     assert words in call.err
     assert len(call.err.strip().splitlines()) == 1
     assert not list(tmp_path.rglob("ledger"))
+
+
+def test_a_run_stands_for_its_data_and_settings(call: Called, tmp_path: Path) -> None:
+    """What its page says to do next works: the same run changed, and a comparison on its data."""
+    found = ["--data", "patients.csv", "--target", "readmitted", "--sensitive", "sex"]
+    known = ["--categories", "readmitted=no,yes", "--categories", "sex=f,m"]
+    assert call("train", *found, *known, "--epsilon", "50", "--epochs", "1") == 0
+    (run,) = (tmp_path / "runs" / "patients").glob("Global-Adapt-*")
+    assert call("train", run, "--threshold", "auto") == 0
+    assert "is predicted from a probability of" in call.out
+    assert "Found privately" not in call.err  # what was found is not asked for again
+    options = ["--epsilon", "20,50", "--methods", "dpsgd", *FEW, "--save-recipe", "c.toml"]
+    assert call("compare", run, *options) == 0
+    made, own = Recipe.read(tmp_path / "c.toml"), read_spec(run).recipe
+    assert made.data == own.data
+    assert made.budget == own.budget
+    assert made.epsilons == (20, 50)
+    assert (made.tune.trials, len(made.seeds)) == (1, 1)
+    assert [row.title for row in made.methods] == ["DP-SGD"]
+    assert call("compare", run, "--save-recipe", "d.toml") == 0
+    usual = Recipe.read(tmp_path / "d.toml")
+    assert [row.label for row in usual.methods][-1] == "linear model"
+    assert (usual.tune.trials, len(usual.seeds)) == (8, 3)
+
+
+def test_a_run_that_is_diagnosed_keeps_the_reading_for_its_page(
+    call: Called, tmp_path: Path
+) -> None:
+    assert call("train", *TABLE) == 0
+    (run,) = (tmp_path / "runs" / "patients").glob("Global-Adapt-*")
+    before = (run / "report.html").read_text()
+    assert "Clipping in Global-Adapt" not in before
+    assert call("diagnose", run) == 0
+    assert "One reading, after the last step" in call.out
+    assert "Clipping in Global-Adapt" in (run / "report.html").read_text()
+    assert call("verify", run) == 0  # the files of the run are what they were

@@ -23,7 +23,8 @@ TRAIN = [
     "--out",
     "run",
 ]
-TRAIN += ["--from-data", "--epochs", "3", "--batch", "80", "--seed", "0", "--epsilon", "8"]
+TRAIN += ["--from-data", "--epochs", "5", "--batch", "80", "--seed", "0", "--epsilon", "8"]
+TRAIN += ["--learning-rate", "0.02"]
 
 
 def written(path: str) -> list[dict[str, str]]:
@@ -112,15 +113,17 @@ def test_what_no_training_row_had_is_said(call: Called, run: Path, tmp_path: Pat
         ("age\n3\n", [], "has no column 'city', 'sex'"),
         (
             "sex,city,age\nf,Oslo,\n",
-            [],
+            ["--missing", "error"],
             "'age' has no value, or none of its kind, in row 1 of new.csv. Fill such cells",
         ),
-        ("sex,city,age\nf,,3\n", [], "leave their rows out (--missing drop)."),
+        ("sex,city,age\nf,,3\n", ["--missing", "error"], "(--missing blank)."),
         (
             "sex,city,age\nf,Oslo,old\n",
-            [],
+            ["--missing", "error"],
             "'age' has no value, or none of its kind, in row 1 of new.csv",
         ),
+        ("sex,city,age\nf,Oslo,3\n", ["--decimal", "x"], "it must be '.' or ','"),
+        ("sex,city,age\nf,Oslo,3\n", ["--encoding", "klingon"], "no encoding called 'klingon'"),
         ("sex,city,age,prediction\nf,Oslo,3,low\n", [], "has a column 'prediction' already"),
         ("sex,city,age\nf,Oslo,3\n", ["--out", "new.csv"], "the data itself"),
         ("", [], "has no rows"),
@@ -140,11 +143,32 @@ def test_rows_that_cannot_be_used(
     assert rows is None or (tmp_path / "new.csv").read_text() == rows
 
 
-def test_rows_that_lack_a_value_can_be_left_out(call: Called, run: Path, tmp_path: Path) -> None:
-    (tmp_path / "new.csv").write_text("sex,city,age,note\nf,,3,a\nf,Oslo,3,\nf,Oslo,,c\n")
-    assert call("predict", "run/people", "--data", "new.csv", "--missing", "drop", "--json") == 0
-    assert call.json["rows"] == 1
-    assert [row["note"] for row in written("predictions.csv")] == [""]
+def test_there_is_a_row_for_every_row(call: Called, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").write_text("sex,city,age,note\nf,,3,a\nf,Oslo,3,b\nf,Oslo,,c\n")
+    assert call("predict", "run/people", "--data", "new.csv") == 0
+    assert "city: 1 row has no value, or none of its kind; it is filled." in call.err
+    rows = written("predictions.csv")
+    assert [row["note"] for row in rows] == ["a", "b", "c"]
+    assert all(row["prediction"] in ("high", "low") for row in rows)
+    assert call("predict", "run/people", "--data", "new.csv", "--missing", "blank", "--json") == 0
+    assert (call.json["rows"], call.json["blank"]) == (3, 2)
+    assert call.json["missing"] == {"city": 1, "age": 1}
+    blank = written("predictions.csv")
+    assert [row["note"] for row in blank] == ["a", "b", "c"]
+    assert [row["prediction"] for row in blank] == ["", rows[1]["prediction"], ""]
+
+
+def test_a_file_of_another_form(call: Called, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "plain.csv").write_text("sex,city,age\nf,Zürich,40.5\nm,Oslo,1234\n")
+    assert call("predict", "run/people", "--data", "plain.csv", "--out", "a.csv") == 0
+    (tmp_path / "new.csv").write_bytes(
+        "sex;city;age\nf;Zürich;40,5\nm;Oslo;1.234\n".encode("cp1252")
+    )
+    form = ["--encoding", "cp1252", "--decimal", ","]
+    assert call("predict", "run/people", "--data", "new.csv", "--out", "b.csv") == 2
+    assert "it looks like latin-1" in call.err
+    assert call("predict", "run/people", "--data", "new.csv", "--out", "b.csv", *form) == 0
+    assert written("a.csv") == written("b.csv")
 
 
 def without(name: str) -> Callable[[Path], object]:
@@ -166,7 +190,7 @@ def changed(**values: Any) -> Callable[[Path], object]:
         (without("encoding.json"), 2, " has no encoding.json"),
         (without("model.pt"), 1, "has no model.pt"),
         (lambda run: (run / "model.pt").write_bytes(b"PK"), 1, "model.pt does not load"),
-        (changed(classes=["high"]), 1, "has 8 features and 1 classes, and the network 8 and 2"),
+        (changed(classes=["high"]), 1, "has 11 features and 1 classes, and the network 11 and 2"),
         (changed(columns=[3]), 1, "encoding.json is damaged"),
     ],
 )

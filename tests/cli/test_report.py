@@ -20,7 +20,7 @@ def test_a_run_on_ones_own_table(
     people(tmp_path / "people.csv")
     monkeypatch.setattr(sys, "argv", ["plumbline", *RUN])
     assert call(*RUN) == 0
-    assert "plumbline report 'my run/people/" in call.out
+    assert "plumbline predict 'my run/people/" in call.out
     assert call("report", "my run/people", "--json") == 0
     page = Path(call.json["page"]).read_text()
     assert "people.csv" in page

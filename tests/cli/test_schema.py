@@ -82,6 +82,82 @@ def test_found_privately_is_the_default(call: Called, tmp_path: Path) -> None:
     assert call("predict", folder, "--data", "people.csv") == 0
 
 
+def rarely(table: Path, share: int, rare: str = "high") -> None:
+    """The table with one high income in so many rows, and the others low."""
+    header, *lines = table.read_text().splitlines()
+    common = "low" if rare == "high" else "high"
+    lines = [
+        line.rpartition(",")[0] + "," + (rare if k % share == 0 else common)
+        for k, line in enumerate(lines)
+    ]
+    table.write_text("\n".join([header, *lines]) + "\n")
+
+
+def test_a_rare_class_is_one_of_all_others(call: Called, table: Path) -> None:
+    """3 % of the rows: less than can be found by name, and the run goes on."""
+    rarely(table, 33)
+    assert call("train", *RUN, "--epsilon", "8", "--seed", "1") == 0
+    words = " ".join(call.err.split())
+    assert "Of income, only 'low' was found: all its other values together are the class" in words
+    assert "add --categories income=low,B" in words
+    folder = run_in("runs")
+    assert read_encoding(folder / "encoding.json").classes == ("low", "(other)")
+    result = result_of(folder)
+    assert result["classes"] == ["low", "(other)"]
+    assert result["rows"]["left_out"] == 0  # all values are in one of the two
+    assert isinstance(result["report"]["overall"]["auc"], float)
+    assert call("verify", folder, "--data", "--model-card", "card.md") == 0
+    assert call("report", folder) == 0
+    assert "only 'low' was found" in Path("card.md").read_text()
+    assert "only &#x27;low&#x27; was found" in (folder / "report.html").read_text()
+    assert call("predict", folder, "--data", "people.csv", "--json") == 0
+    assert list(call.json["predicted"]) == ["low", "(other)"]
+    assert "probability_(other)" in Path("predictions.csv").read_text().splitlines()[0]
+    # Whoever knows its name gets it.
+    named = ["--categories", "income=low,high", "--out", "named"]
+    assert call("train", *RUN, "--epsilon", "8", "--seed", "1", *named) == 0
+    assert "was found: all" not in call.err
+    assert read_encoding(run_in("named") / "encoding.json").classes == ("low", "high")
+
+
+def test_a_rare_class_in_a_comparison(call: Called, table: Path) -> None:
+    rarely(table, 33)
+    few = ["--methods", "dpsgd", "--trials", "0", "--seeds", "1", "--workers", "1"]
+    assert call("compare", *RUN, "--epsilon", "6,9", *few) == 0
+    assert "Of income, only 'low' was found" in call.err
+    assert "Delta is 1e-6, as the number of rows is private" in call.err
+    page = Path("runs/people/report.html").read_text()
+    assert "only &#x27;low&#x27; was found" in page
+
+
+def test_where_no_group_is_found_all_rows_are_one(call: Called, table: Path) -> None:
+    header, *lines = table.read_text().splitlines()
+    cells = [line.split(",") for line in lines]
+    lines = [",".join([*row[:2], f"group {k % 50}", *row[3:]]) for k, row in enumerate(cells)]
+    table.write_text("\n".join([header, *lines]) + "\n")
+    assert call("train", *RUN, "--epsilon", "8", "--seed", "1") == 0
+    assert "No group of sex was found, so that all rows are one group." in call.err
+    assert "add --categories sex=A,B" in call.err
+    assert list(result_of(run_in("runs"))["report"]["by_group"]) == ["(other)"]
+    assert call("predict", run_in("runs"), "--data", "people.csv") == 0
+
+
+def test_rows_left_out_are_on_the_page_and_the_card(call: Called, table: Path) -> None:
+    header, *lines = table.read_text().splitlines()
+    lines = [line.rpartition(",")[0] + "," if k % 10 == 0 else line for k, line in enumerate(lines)]
+    table.write_text("\n".join([header, *lines]) + "\n")
+    assert call("train", *RUN, "--epsilon", "8", "--seed", "1") == 0
+    assert "250 of 2,500 rows (10.0 %) are left out: no value of income in 250." in call.err
+    folder = run_in("runs")
+    rows = result_of(folder)["rows"]
+    said = f"Of {rows['test_rows']:,} test rows, {rows['left_out']:,} ("
+    assert 0 < rows["left_out"] < rows["test_rows"]
+    assert call("report", folder) == 0
+    assert call("verify", folder, "--model-card", "card.md") == 0
+    for text in ((folder / "report.html").read_text(), Path("card.md").read_text()):
+        assert said in text
+
+
 def test_the_same_command_asks_nothing_again(call: Called) -> None:
     assert call("train", *RUN, "--epsilon", "8", "--ledger", "shared") == 0
     before = Ledger.read("shared").position
@@ -178,7 +254,6 @@ def bad() -> Iterator[tuple[list[str], str]]:
     yield ["--range", "size=0:1"], "called 'size'"
     yield ["--range", "age=0:1", "--range", "age=0:2"], "--range is given twice for 'age'"
     yield ["--range", "age=0:1", "--categories", "age=1,2"], "a column is one or the other"
-    yield ["--range", "income=0:1"], "'income' is said to be numeric"
     yield ["--categories", "sex"], "as in sex=F,M"
     yield ["--categories", "sex=f,f"], "each once"
     yield ["--categories", "income=high"], "one value only"
@@ -205,10 +280,24 @@ def test_bad_input_is_one_line_and_nothing_is_charged(
     assert not list(tmp_path.rglob("*ledger*"))
 
 
-def test_too_small_an_epsilon_says_what_to_declare(call: Called) -> None:
-    for _ in range(2):
-        assert call("train", *RUN, "--epsilon", "0.1") == 2
-        assert "--categories income=A,B" in call.err
+def test_a_target_of_words_with_a_range_is_told_with_all_that_stands_in_the_way(
+    call: Called, tmp_path: Path
+) -> None:
+    assert call("train", *RUN, "--range", "income=0:1") == 2
+    assert "income: 2,500 of its cells (100 %) are no numbers" in call.err
+    assert not list(tmp_path.rglob("*ledger*"))
+
+
+def test_too_small_an_epsilon_says_what_to_declare(call: Called, tmp_path: Path) -> None:
+    assert call("train", *RUN, "--epsilon", "0.1") == 2
+    assert "--categories income=A,B" in call.err
+    assert "Nothing was charged" in call.err  # since no class can have so many rows
+    assert "Oslo" not in call.err
+    assert not list(tmp_path.rglob("*ledger*"))
+    for _ in range(2):  # rows enough for a class, and not for all that is asked
+        assert call("train", *RUN, "--epsilon", "0.8", "--seed", "0") == 2
+        assert "Declare what you know: add --" in call.err
+        assert "which is spent" in call.err
         assert "Oslo" not in call.err
     (home,) = Path("runs/people").glob("schema-*")
     book = Ledger.read(home / "schema.ledger")

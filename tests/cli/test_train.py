@@ -36,14 +36,15 @@ def test_a_run_leaves_everything_in_its_folder(call: Called, tmp_path: Path) -> 
     folder = run_in()
     assert {path.name for path in folder.iterdir()} == {
         "recipe.json", "result.json", "metrics.jsonl", "model.pt", "statement.txt", "ledger",
-        "manifest.json", "versions.json", "data.PRIVATE", "encoding.json",
+        "manifest.json", "versions.json", "data.PRIVATE", "encoding.json", "report.html",
+        "account.json",
     }  # fmt: skip
     result = json.loads((folder / "result.json").read_text())
     assert result["steps"] == 12
     assert 7.9 < result["epsilon"] <= 8
     assert result["epsilon"] == pytest.approx(Ledger.read(folder / "ledger").epsilon(1e-4))
     assert set(result["report"]["by_group"]) == {"f", "m"}
-    assert result["model"]["options"] == {"features": 9, "classes": 2, "hidden": 64}
+    assert result["model"]["options"] == {"features": 13, "classes": 2, "hidden": 64}
     assert result["settings"] == {"clip": 0.5}
     model = models.build(result["model"]["name"], **result["model"]["options"])
     model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
@@ -191,10 +192,10 @@ def test_a_run_that_only_has_to_be_evaluated_loses_nothing(
     secure = [*RUN, "--epochs", "1", "--batch", "80", "--out", "run"]
     usual = running.evaluate_run
 
-    def interrupted(private: Private, splits: Any) -> Any:
+    def interrupted(private: Private, splits: Any, threshold: Any = None) -> Any:
         if private.steps_done == 4 and (run_in() / "checkpoint.pt").stat().st_mtime_ns > first:
             raise KeyboardInterrupt
-        return usual(private, splits)
+        return usual(private, splits, threshold)
 
     first = 0
     with monkeypatch.context() as patch:
@@ -278,7 +279,7 @@ WORDS = "age,sex,income\n" + "".join(f"{k if k else 'NA'},f,{'ab'[k % 2]}\n" for
     [
         (None, ["--data", "nosuch.csv"], "There is no file nosuch.csv"),
         (None, ["--data", "people.txt"], "There is no file people.txt"),
-        (None, ["--target", "incme"], "called 'incme'. Did you mean 'income'?"),
+        (None, ["--target", "age"], "--target is given 2 times; a model predicts one column"),
         (None, ["--sensitive", "sx"], "called 'sx'. Did you mean 'sex'?"),
         (None, ["--drop", "howrs"], "Did you mean 'hours'?"),
         (None, ["--epsilon", "0"], "--epsilon is 0; it must be positive"),
@@ -303,13 +304,21 @@ WORDS = "age,sex,income\n" + "".join(f"{k if k else 'NA'},f,{'ab'[k % 2]}\n" for
         ("", [], "has no rows"),
         ("\x00\xff", [], "people.csv"),
         (BROKEN, [], "Row 2 of people.csv has 2 cells where the header has 3"),
-        (GAPS, [], 'missing="drop" or "fill", --missing'),
-        (NANS, [], "holds numbers, but"),
-        ("age;sex;income\n1;f;low\n", [], "its separator looks like ';'"),
+        (
+            GAPS,
+            ["--missing", "error"],
+            "filled (--missing fill), or leave out such rows (--missing drop)",
+        ),
+        (NANS, ["--missing", "error"], "holds numbers, but"),
+        ("age;sex;income\n1;f;low\n", [], "the target has one value only"),
         ("age,sex,income\n1,\xfc,low\n", [], "is not UTF-8 (line 2)"),
-        (NUMBERS, [], "numbers are not predicted"),
+        (NUMBERS, [], "Say --task regression to predict a number"),
         (NAMES, [], "--drop name"),
-        (WORDS, [], "of its cells are none. If they stand for missing values, say so"),
+        (
+            WORDS,
+            ["--missing", "error"],
+            "holds numbers, but not in 1 of its cells. Have them filled",
+        ),
     ],
 )
 def test_what_cannot_work_is_told_before_anything_runs(

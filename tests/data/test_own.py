@@ -219,12 +219,12 @@ def test_a_frame_with_a_test_frame_and_gaps() -> None:
     gone = frame()
     gone.loc[3, "age"] = None
     with pytest.raises(DataError, match=r"'age' has no value.* in row 4 of the DataFrame"):
-        load(gone, target="ill", from_data=True)
+        load(gone, target="ill", from_data=True, missing="error")
     gone["sex"] = gone["sex"].astype("string")
     gone.loc[:, "age"] = 1.0
     gone.loc[2, "sex"] = pandas.NA
     with pytest.raises(DataError, match=r"'sex' has no value.* in row 3 of the DataFrame"):
-        load(gone, target="ill", from_data=True)
+        load(gone, target="ill", from_data=True, missing="error")
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,15 @@ def test_equal_gradients_that_are_clipped_alike_only_get_shorter() -> None:
     assert "learning rate" in found.suggestions[0]
 
 
+def test_a_shorter_gradient_costs_adam_nothing() -> None:
+    found = verdict(evidence_of([[3.0, 4.0]] * 8, clip=1.0, optimizer="adam"))
+    assert found.cause == "nothing"
+    assert "clipping magnitude" not in found.scores
+    assert "20% of the gradient's length" in str(found)
+    assert "adam's steps do not depend on the length" in str(found)
+    assert "times as large" not in str(found)
+
+
 def test_one_long_gradient_among_short_ones_of_another_direction_turns_the_mean() -> None:
     # The mean is (10, 0.9) / 10, the clipped one (1, 0.9) / 10.
     found = verdict(evidence_of([[10.0, 0.0]] + [[0.0, 0.1]] * 9, clip=1.0))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plumbline.data import Split, Splits
+from plumbline.data import Split
 from plumbline.data.table_records import OTHER
 from plumbline.experiments import RecipeError, loading
 from tests.experiments.small import spec
@@ -38,28 +38,29 @@ def test_features_of_a_selection_are_those_of_the_whole(
     assert scattered.y.tolist() == [7, 2]
 
 
-def numbered(count: int) -> Splits:
-    part = Split(torch.arange(count)[:, None], torch.zeros(count))
-    return Splits("numbered", part, part, ("one",))
+def numbered(count: int) -> Split:
+    return Split(torch.arange(count)[:, None], torch.zeros(count))
 
 
 def test_one_record_more_or_less_changes_the_side_of_no_other() -> None:
-    splits = [loading._held_out(numbered(count), 0.3, seed=1) for count in (2000, 1999, 500)]
-    held = [set(one.test.x.flatten().tolist()) for one in splits]  # type: ignore[union-attr]
-    trained = [set(one.train.x.flatten().tolist()) for one in splits]  # type: ignore[union-attr]
+    parts = [loading._apart(numbered(count), 0.3, "seed 1") for count in (2000, 1999, 500)]
+    trained, held = (
+        [set(one[side].x.flatten().tolist()) for one in parts]  # type: ignore[union-attr]
+        for side in (0, 1)
+    )
     assert held[0] | trained[0] == set(range(2000))
     assert not held[0] & trained[0]
     for count, fewer, others in zip((1999, 500), held[1:], trained[1:], strict=True):
         assert fewer == {number for number in held[0] if number < count}
         assert others == {number for number in trained[0] if number < count}
     assert abs(len(held[0]) - 600) < 4 * (0.3 * 0.7 * 2000) ** 0.5
-    other = loading._held_out(numbered(2000), 0.3, seed=2).test
+    _, other = loading._apart(numbered(2000), 0.3, "seed 2")
     assert set(other.x.flatten().tolist()) != held[0]  # type: ignore[union-attr]
 
 
 def test_both_sides_have_records() -> None:
     with pytest.raises(RecipeError, match="leaves no record on one side"):
-        loading._held_out(numbered(1), 0.5, seed=1)
+        loading._apart(numbered(1), 0.5, "seed 1")
 
 
 @pytest.mark.parametrize(("groups", "shown"), [([0, 1], ["f", "m"]), ([0, 2], ["f", "m", OTHER])])

@@ -50,7 +50,9 @@ def test_rows_beyond_the_checkpoint_are_dropped_and_the_clock_goes_on(
     monkeypatch.setattr(running, "evaluate_run", lambda *_: report)
 
     def log(steps_done: int) -> Any:
-        return running._Log(Mock(steps_done=steps_done), Mock(), tmp_path, 1, None, None)
+        return running._Log(
+            Mock(steps_done=steps_done), Mock(), tmp_path, Mock(log_every=1), None, None
+        )
 
     def rows() -> list[Any]:
         lines = (tmp_path / "metrics.jsonl").read_text().splitlines()

@@ -11,9 +11,10 @@ import torch
 from plumbline import models
 from plumbline.experiments import RecipeError, RunSpec, run, select, selecting
 from plumbline.experiments.loading import load_data
+from plumbline.experiments.private_score import PrivateScore
 from plumbline.experiments.recipe import Recipe
 from plumbline.experiments.run_result import RunResult, read_result
-from plumbline.fairness import GroupReport
+from plumbline.fairness import Outcomes
 from plumbline.mechanism.accountant import Releases
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.random_source import SeededSource
@@ -81,8 +82,8 @@ def ledgers(monkeypatch: pytest.MonkeyPatch) -> list[Releases]:
     """What each candidate's ledger says."""
     found: list[Releases] = []
 
-    def watched(tried: RunSpec, root: str | os.PathLike[str]) -> RunResult:
-        result = run(tried, root)
+    def watched(tried: RunSpec, root: str | os.PathLike[str], *, shared: bool) -> RunResult:
+        result = run(tried, root, shared=shared)
         entries = Ledger.read(Path(root) / tried.folder / "ledger").entries()
         found.append([(StepRelease.from_dict(release), times) for release, times in entries])
         return result
@@ -148,7 +149,7 @@ def test_equal_candidates_are_trained_each_on_its_own(
     monkeypatch.setattr(selecting, "candidate", lambda row, *_: row)
     monkeypatch.setattr(RandomCount, "draw", lambda *_: 3)
     scores = iter([0.5, 0.4, 0.6])
-    monkeypatch.setattr(selecting, "_score", lambda *_: next(scores))
+    monkeypatch.setattr(PrivateScore, "value", lambda *_: next(scores))
     found = select(small, "dpsgd", tmp_path, epsilon=4.0)
     assert found.score == 0.6
     assert [sum(times for _, times in one) for one in ledgers] == [5, 5, 5]
@@ -157,8 +158,8 @@ def test_equal_candidates_are_trained_each_on_its_own(
 def test_how_long_it_took_does_not_tell_how_many_candidates_there_were(
     small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def timed(one: RunSpec, home: Path) -> RunResult:
-        return replace(run(one, home), seconds=7.0)
+    def timed(one: RunSpec, home: Path, *, shared: bool) -> RunResult:
+        return replace(run(one, home, shared=shared), seconds=7.0)
 
     monkeypatch.setattr(selecting, "run", timed)
     monkeypatch.setattr(RandomCount, "draw", lambda *_: 3)
@@ -167,31 +168,38 @@ def test_how_long_it_took_does_not_tell_how_many_candidates_there_were(
 
 def test_a_record_moves_the_score_by_one_right_prediction() -> None:
     """Whatever the number of records held out: neither noise nor denominator depends on it."""
-    result = RunResult(
-        method="dpsgd",
-        seed=0,
-        epsilon=1.0,
-        delta=1e-5,
-        noise_multiplier=1.0,
-        steps=1,
-        seconds=0.0,
-        report=GroupReport(
-            overall={"accuracy": 700 / 990}, by_group={}, sizes={"a": 990}, minimum_size=1
-        ),
-        statement="",
-        folder="",
-        model={},
-        settings={},
-    )
-    more = GroupReport(
-        overall={"accuracy": 701 / 991}, by_group={}, sizes={"a": 991}, minimum_size=1
-    )
-    first, second = (
-        selecting._score(one, 1000, 5.0, SeededSource(1, "score"), 0)
-        for one in (result, replace(result, report=more))
-    )
+    scored = PrivateScore("accuracy", classes=2)
+
+    def score(right: int, records: int) -> float:
+        wrong = [0] * right + [1] * (records - right)
+        sums = scored.sums(Outcomes([0] * records, wrong))
+        noisy = selecting._noisy(sums, 5.0, SeededSource(1, "score"), 0)
+        return scored.value(noisy, 1000)
+
+    first, second = score(700, 990), score(701, 991)
     assert second - first == pytest.approx(1 / 1000)
     assert abs(first - 0.7) < 0.03
+
+
+@pytest.mark.parametrize("metric", ["balanced accuracy", "macro f1", "loss"])
+def test_the_metric_of_the_run_is_what_candidates_are_scored_by(
+    tmp_path: Path, metric: str
+) -> None:
+    recipe = Recipe.of(fields(budget=BUDGET, tune={"validation": 0.1, "objective": metric}))
+    found = select(recipe, "dpsgd", tmp_path, epsilon=4.0, mean=1.5, seed=3)
+    assert f"scored by its {metric}, from " in " ".join(found.result.statement.split())
+    value = found.result.report.overall[metric]
+    assert isinstance(value, float)
+    # On other records, and with noise.
+    assert abs(found.score) == pytest.approx(value, abs=0.15)
+
+
+@pytest.mark.parametrize("metric", ["auc", "average precision", "worst group accuracy"])
+def test_a_metric_that_one_record_moves_far_is_refused(tmp_path: Path, metric: str) -> None:
+    recipe = Recipe.of(fields(budget=BUDGET, tune={"objective": metric}))
+    with pytest.raises(RecipeError, match=f"cannot aim at {metric}.*balanced accuracy"):
+        select(recipe, "dpsgd", tmp_path / "out", epsilon=4.0)
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_statement_says_what_is_public_and_what_was_looked_at(

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.experiments.together import total_cost
+from plumbline.experiments.charged_runs import runs_beside
+from plumbline.experiments.together import totals
 from plumbline.mechanism.accountant import epsilon
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.release import FullBatch, GaussianQuery, PoissonSampling, StepRelease
@@ -33,13 +34,18 @@ def test_a_schema_counts_once_and_also_if_no_private_run_used_it(tmp_path: Path)
     book(tmp_path / "b" / "ledger", schema_1=SCHEMA, private=STEP)
     book(tmp_path / "schema-1" / "schema.ledger", schema_1=SCHEMA)
     book(tmp_path / "schema-2" / "schema.ledger", schema_2=SCHEMA)  # which found too little
-    total = total_cost(tmp_path, delta=DELTA)
-    assert total is not None
-    assert (total.private, total.unbounded) == (1, 1)
-    expected = epsilon([(SCHEMA, 2), (STEP, 1)], delta=DELTA, accountant="rdp")
+    total = totals(runs_beside(tmp_path, single=False), delta=DELTA).everything
+    assert (total.private, len(total.unbounded)) == (1, 1)
+    expected = epsilon([(SCHEMA, 2), (STEP, 1)], delta=DELTA)
     assert total.epsilon == pytest.approx(expected, rel=1e-12)
 
 
-def test_without_a_private_run_there_is_nothing_to_say(tmp_path: Path) -> None:
+def test_without_a_private_run_no_number_is_said(tmp_path: Path) -> None:
     book(tmp_path / "a" / "ledger", bare=BARE)
-    assert total_cost(tmp_path, delta=DELTA) is None
+    found = totals(runs_beside(tmp_path, single=False), delta=DELTA)
+    assert found.everything.private == 0
+    assert not found.everything.bounded
+    assert found.everything.to_json()["epsilon"] is None
+    assert found.everything_words == (
+        "Everything that was run here: 1 run. What it costs has no bound, since it had no privacy."
+    )

@@ -116,8 +116,19 @@ def forced(*names: str) -> Iterator[None]:
 
 
 LINEAR = ["keep", "stream", "gram"]
+compiled = pytest.mark.parametrize("_compiled", [False, True], ids=["", "compiled"], indirect=True)
 
 
+@pytest.fixture
+def _compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether compiled loops are offered for few numbers too."""
+    if getattr(request, "param", True):
+        monkeypatch.setattr("plumbline.gradients.layers.convolution._WORTH", 0)
+        monkeypatch.setattr("plumbline.gradients.outer._WORTH", 0)
+
+
+@compiled
+@pytest.mark.usefixtures("_compiled")
 @cancelling
 @scales
 @pytest.mark.parametrize("name", LINEAR)
@@ -132,6 +143,8 @@ def test_linear(name: str, scale: float, left: float) -> None:
         )
 
 
+@compiled
+@pytest.mark.usefixtures("_compiled")
 @cancelling
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear_with_many_positions(name: str, left: float) -> None:
@@ -157,6 +170,8 @@ def test_linear_with_bias(scale: float, left: float) -> None:
     )
 
 
+@compiled
+@pytest.mark.usefixtures("_compiled")
 @cancelling
 def test_one_record_that_cancels_among_ordinary_ones(left: float) -> None:
     inputs, coefficients = torch.randn(RECORDS, 64, 8), torch.randn(RECORDS, 64, 6)
@@ -184,6 +199,8 @@ def rounded_upwards(positions: int, step: float, top: float) -> Tensor:
 UPWARDS = [(step, top) for step in (1.05, 1.25, 1.5) for top in (1.0, 1.25, 1.5, 1.75)]
 
 
+@compiled
+@pytest.mark.usefixtures("_compiled")
 @pytest.mark.parametrize("name", LINEAR)
 @pytest.mark.parametrize("positions", [64, 256, 512, 2048])
 @pytest.mark.parametrize("width", [1, 6, 32])
@@ -211,10 +228,11 @@ def test_embedding_sums_that_always_round_one_way(positions: int) -> None:
 
 CONVOLUTIONS = [
     (norm, dense) for norm in ("keep", "stream")
-    for dense in ("grouped", "grouped-32", "unfold", "shift")
+    for dense in ("compiled", "grouped", "unfold")
 ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("_compiled")
 @cancelling
 @scales
 @pytest.mark.parametrize(("norm", "dense"), CONVOLUTIONS)
@@ -230,8 +248,9 @@ def test_convolution_2d(norm: str, dense: str, scale: float, left: float) -> Non
         )
 
 
+@pytest.mark.usefixtures("_compiled")
 @cancelling
-@pytest.mark.parametrize(("norm", "dense"), [pair for pair in CONVOLUTIONS if pair[1] != "shift"])
+@pytest.mark.parametrize(("norm", "dense"), CONVOLUTIONS)
 def test_convolution_1d(norm: str, dense: str, left: float) -> None:
     inputs = nearly_constant((RECORDS, 66, 2), left).mT.contiguous()
     coefficients = alternating((RECORDS, 64, 3), left).mT
@@ -243,18 +262,18 @@ def test_convolution_1d(norm: str, dense: str, left: float) -> None:
 
 
 @cancelling
-@pytest.mark.parametrize("dense", ["grouped", "grouped-32"])
-def test_depthwise_convolution(dense: str, left: float) -> None:
+def test_depthwise_convolution(left: float) -> None:
     inputs = nearly_constant((RECORDS, 66, 3), left).mT.contiguous()
     coefficients = alternating((RECORDS, 64, 3), left).mT
-    with forced(dense):
+    with forced("grouped"):
         assert_never_understated(
             nn.Conv1d(3, 3, 3, groups=3, bias=False),
             (inputs, coefficients),
         )
 
 
-@pytest.mark.parametrize(("norm", "dense"), [pair for pair in CONVOLUTIONS if pair[1] != "shift"])
+@pytest.mark.usefixtures("_compiled")
+@pytest.mark.parametrize(("norm", "dense"), CONVOLUTIONS)
 @pytest.mark.parametrize("positions", [64, 512])
 def test_convolution_sums_that_always_round_one_way(norm: str, dense: str, positions: int) -> None:
     batch = torch.stack([rounded_upwards(positions, *how) for how in UPWARDS])[:, None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -42,7 +42,9 @@ class Model(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def _nothing_kept() -> None:
+def _nothing_kept() -> Iterator[None]:
+    """What a test keeps would be found after any later run of a custom function."""
+    yield
     KEPT.clear()
     CACHE.clear()
 
@@ -238,16 +240,6 @@ class TestCustomOperators:
             captured(lambda model, x, y: torch.ops.plumbline_tests.mixing_sine(y))
 
 
-def _closure() -> Step:
-    last: Tensor | None = None
-
-    def step(model: Model, x: Tensor, y: Tensor) -> None:
-        nonlocal last
-        last = y
-
-    return step
-
-
 KEEPING: dict[str, Step] = {
     "the input, as an attribute": lambda model, x, y: setattr(model, "kept", x),
     "an output, as an attribute": lambda model, x, y: setattr(model, "kept", y),
@@ -260,7 +252,7 @@ KEEPING: dict[str, Step] = {
     "a property": lambda model, x, y: KEPT.append(y.mT),
     "in a global": lambda model, x, y: CACHE.update(last=y),
     "as a gradient": lambda model, x, y: setattr(model.row, "grad", y.detach()),
-    "in a closure": _closure(),
+    "in a closure": lambda model, x, y: setattr(model, "step", lambda *_: y),
 }
 
 

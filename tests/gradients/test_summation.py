@@ -16,12 +16,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from plumbline.gradients import PerSampleGradients, jitter
+from plumbline.gradients import KERNELS, PerSampleGradients, jitter
 from plumbline.gradients.compound import Mixed, Patched, Pulled
 from plumbline.gradients.layers.blocks import Stacked
 from plumbline.gradients.layers.convolution import Convolved, Geometry
 from plumbline.gradients.layers.embedding import EmbeddingRows
-from plumbline.gradients.layers.linear import Outer
+from plumbline.gradients.outer import Outer
 from plumbline.gradients.summation import ROUNDING, error, rounding_bound
 from plumbline.gradients.terms import Dense, Term
 
@@ -101,6 +101,19 @@ def test_one_record_moves_the_sum_by_its_norm(name: str, count: int) -> None:
     values = rounding_records(count)
     moved = total(values, TERMS[name]) - total(values[1:], TERMS[name])
     assert float(moved.norm()) <= (1 + ROUNDING) * (1 + OWN)
+
+
+@pytest.mark.parametrize(
+    "name", ["outer", "outer-positions", "outer-many-positions", "convolution"]
+)
+@pytest.mark.parametrize("count", [1_025, 16_385])
+def test_so_do_compiled_loops(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.gradients.outer._WORTH", 0)
+    monkeypatch.setattr("plumbline.gradients.outer._WORTH_ONE", 0)
+    monkeypatch.setattr("plumbline.gradients.layers.convolution._WORTH", 0)
+    monkeypatch.setattr("plumbline.gradients.summation.MANY", 0)
+    with KERNELS.unmeasured("compiled"):
+        test_one_record_moves_the_sum_by_its_norm(name, count)
 
 
 @pytest.mark.parametrize("count", [131_073])

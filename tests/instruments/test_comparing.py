@@ -79,7 +79,10 @@ def test_on_a_table_every_method_is_tuned_alike(tmp_path: Path) -> None:
     assert found.table.recipe.noise == "secure"
     assert any("Tuning on private records costs privacy too" in s for s in found.verdict)
     # The trials are charged too: six methods, two trials each.
-    assert f"All {5 * 2 + 6} private runs here" in " ".join(found.verdict)
+    said = " ".join(found.verdict)
+    assert "Everything that was run on this table: 7 runs of comparisons and 12 trials." in said
+    assert "3 of them had no privacy (non-private (tuned))" in said
+    assert f"The other {5 * 2 + 6} cost a record together at most epsilon" in said
 
 
 def test_private_selection_covers_the_choice(tmp_path: Path) -> None:

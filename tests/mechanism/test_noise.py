@@ -1,3 +1,4 @@
+import hashlib
 import threading
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -9,18 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from plumbline.mechanism import discrete_gaussian
+from plumbline.mechanism import discrete_gaussian, noise_loops
 from plumbline.mechanism.discrete_gaussian import GRID_BITS, standard_normal
 from plumbline.mechanism.noise import (
     NoisePrefetcher,
+    _added_at_once,
     add_noise,
+    drawn,
     gaussian,
     rounding_sensitivity,
 )
 from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
 from tests.mechanism.forked import in_child
 
-CELLS = 152  # of the sampler's proposal: 16 to a standard deviation
+CELLS = 608  # of the sampler on each side of zero: 64 to a standard deviation
 
 
 @pytest.fixture(scope="module")
@@ -48,58 +51,90 @@ def test_its_tails_have_the_right_mass(sample: np.ndarray, beyond: float) -> Non
 
 
 def test_neighbouring_values_are_independent(sample: np.ndarray) -> None:
-    for lag in (1, 2, 3, 8192):
+    for lag in (1, 2, 3, 8192, 65_536):
         assert abs(np.mean(sample[lag:] * sample[:-lag])) < 4 / len(sample) ** 0.5
 
 
-def test_the_table_gives_every_cell_its_exact_probability() -> None:
-    threshold, alias, left = discrete_gaussian._table()
+def test_the_tables_give_every_value_its_exact_probability() -> None:
+    # A value z of a cell whose inner edge is l has n 2^-49 from the first part, and from the rest
+    # something proportional to q / d (d - 1 + exp(-x)), with exp(-x) = p(z) / p(l). Their sum is
+    # p(z) if n 2^-49 = p(l) (1 - d), and if q / d is proportional to p(l).
+    begins, threshold, alias, depth = discrete_gaussian._mixture()
+    named, count = np.unique(begins[~np.isnan(begins)] / 2.0**34, return_counts=True)
+    entries = dict(zip(named.astype(int).tolist(), count.tolist(), strict=True))
+    assert all(entries[-1 - cell] == entries[cell] for cell in entries if cell >= 0)
     columns = len(threshold)
-    chance = [Fraction(0)] * columns
+    proposed = [Fraction(0)] * columns
     for column in range(columns):
         own = Fraction(int(threshold[column]), 2**64)
         if alias[column] == column:
             own = Fraction(1)
-        chance[column] += own / columns
-        chance[alias[column]] += (1 - own) / columns
-    assert sum(chance) == 1
-    assert left[CELLS] == discrete_gaussian.REACH > 8
-    assert chance[CELLS:] == [0] * (columns - CELLS)
+        proposed[column] += own / columns
+        proposed[alias[column]] += (1 - own) / columns
+    assert sum(proposed) == 1
+    assert CELLS / 64 == discrete_gaussian.REACH > 8
+    assert proposed[CELLS:] == [0] * (columns - CELLS)
+    assert min(proposed[:CELLS]) > 0
     with localcontext() as context:
         context.prec = 50
-        weight = [(-(Decimal(j) ** 2) / 512).exp() for j in range(CELLS)]
-        expected = [Fraction(w / sum(weight)) for w in weight]
-    unit = Fraction(1, 2**72)
-    error = [abs(c - e) for c, e in zip(chance, expected, strict=False)]
+        shape = [(-((Decimal(j) / 64) ** 2) / 2).exp() for j in range(CELLS + 1)]
+        root_two_pi = (2 * Decimal("3.14159265358979323846264338327950288419716939937511")).sqrt()
+        edge = [Fraction(f / root_two_pi) / 64 for f in shape]  # p(l) 2^34
+    rest = 1 - 2 * Fraction(sum(entries.get(j, 0) for j in range(CELLS)), 2**15)
+    assert 0.013 < rest < 0.014
+    first = [Fraction(entries.get(j, 0), 2**15) for j in range(CELLS)]
+    assert all(own <= outer for own, outer in zip(first, edge[1:], strict=True))
+    exact = [1 - own / inner for own, inner in zip(first, edge, strict=False)]
+    for cell in range(CELLS):  # to one rounding of a float64
+        assert abs(Fraction(float(depth[cell])) - exact[cell]) <= exact[cell] * Fraction(1, 2**53)
+    weight = [inner * d for inner, d in zip(edge, exact, strict=False)]
+    unit = Fraction(1, 2**74)
+    total = sum(weight)
+    error = [abs(q - w / total) for q, w in zip(proposed, weight, strict=False)]
     assert all(e < 0.51 * unit for e in error[1:])
     assert error[0] < CELLS * unit  # the first cell takes up the others' rounding
-    assert sum(error) / 2 < Fraction(1, 2**65)
-    assert min(chance[:CELLS]) > 0
+    # Of all values `rest` are of the rest, and of them each is the one in 1 / 0.68 candidates.
+    assert rest / Fraction(68, 100) * sum(error) / 2 < Fraction(1, 2**70)
 
 
-def test_it_reaches_beyond_nine_standard_deviations_on_both_sides() -> None:
-    threshold, alias, left = discrete_gaussian._table()
-    far = CELLS - 1
-    place = np.array([far, far | 2**63], dtype=np.uint64) | np.uint64((2**36 - 1) << 8)
-    words = np.stack([np.zeros(2, np.uint64), place, np.zeros(2, np.uint64)])
-    values = discrete_gaussian._candidates(words, threshold, alias, left)
-    edge = discrete_gaussian.REACH - 2.0**-41
-    assert values.tolist() == [edge, -edge]
-    words[2] = np.uint64(2**64 - 1)  # the least favourable draw for acceptance
-    assert len(discrete_gaussian._candidates(words, threshold, alias, left)) == 0
+def test_the_rest_is_accepted_as_often_as_the_guarantee_assumes() -> None:
+    *_, threshold, alias, depth = discrete_gaussian._mixture()
+    words = SeededSource(5).stream("n").uint64(3 * 100_000).reshape(-1, 3)
+    kept = noise_loops.accepted(words, threshold, alias, depth, np.empty(100_000))
+    assert abs(kept / 100_000 - 0.685) < 0.006
 
 
 def test_the_first_values_do_not_depend_on_how_many_are_drawn() -> None:
     source = SeededSource(1)
-    long = gaussian(source.stream("noise", 0), 20_000)
-    for n in (0, 1, 8_000, 8_192, 19_999):
+    long = gaussian(source.stream("noise", 0), 140_000)
+    for n in (0, 1, 8_000, 65_535, 65_536, 65_537, 139_999):
         assert torch.equal(gaussian(source.stream("noise", 0), n), long[:n])
 
 
 def test_seeded_noise_means_the_same_for_ever() -> None:
     # If this fails, every seeded run of an earlier version can no longer be repeated.
-    values = gaussian(SeededSource(0).stream("noise", 0), 2).tolist()
-    assert values == [-0.9884986300799028, -0.3888907778405155]
+    values = gaussian(SeededSource(0).stream("noise", 0), 70_000)  # more than a block
+    assert values[:2].tolist() == [-0.6241462543816851, -0.5427866223812998]
+    half_steps = (values.numpy() * 2.0 ** (GRID_BITS + 1)).astype("<i8")
+    assert hashlib.sha256(half_steps.tobytes()).hexdigest().startswith("5fa82000b97c1530")
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_values_do_not_depend_on_the_number_of_threads(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = 5 * 65_536 + 1000
+    stream = SeededSource(1).stream
+    assert np.array_equal(
+        standard_normal(stream("noise"), n, threads), standard_normal(stream("noise"), n)
+    )
+    value = {"v": torch.linspace(-1, 1, n)}
+    answers = []
+    for number in (1, threads):
+        monkeypatch.setattr(torch, "get_num_threads", lambda number=number: number)
+        answers.append(add_noise(value, 0.3, stream("noise"))["v"])
+    assert torch.equal(*answers)
+    assert noise_threads() == 0
 
 
 # The defence against floating-point attacks.
@@ -139,8 +174,8 @@ def test_the_answer_depends_on_value_and_noise_only_through_their_sum(
     for z in (noise, moved):
         on_grid = torch.tensor([(value - z) * step], dtype=torch.float64)
         assert round(on_grid.item() / step) == value - z
-        drawn = torch.tensor([(z + 0.5) * 2.0**-GRID_BITS], dtype=torch.float64)
-        answer = add_noise({"v": on_grid}, std, drawn)["v"]
+        fixed = torch.tensor([(z + 0.5) * 2.0**-GRID_BITS], dtype=torch.float64)
+        answer = add_noise({"v": on_grid}, std, fixed)["v"]
         answers.append(answer.to(dtype).item().hex())
     assert answers[0] == answers[1]
 
@@ -195,6 +230,16 @@ def test_shape_and_type_are_kept(dtype: torch.dtype) -> None:
     assert [(v.shape, v.dtype) for v in noisy.values()] == [(v.shape, dtype) for v in value]
 
 
+@pytest.mark.parametrize("n", [10, 70_000])
+def test_values_that_are_not_in_one_piece_are_read_as_they_are(n: int) -> None:
+    every_second = torch.arange(2.0 * n)[::2]
+    one_for_all = torch.ones(1).expand(n)
+    value = {"a": every_second.requires_grad_(), "b": one_for_all}
+    plain = {"a": every_second.detach().clone(), "b": torch.ones(n)}
+    noisy, expected = (add_noise(v, 1.0, SeededSource(0).stream("n")) for v in (value, plain))
+    assert all(torch.equal(noisy[name], expected[name]) for name in value)
+
+
 def test_without_noise_the_value_comes_back() -> None:
     value = torch.randn(5)
     noisy = add_noise({"v": value}, 0.0, gaussian(SeededSource(0).stream("n"), 5))["v"]
@@ -243,6 +288,46 @@ def test_a_value_that_is_not_finite_is_refused_by_name(bad: float) -> None:
         )
 
 
+@pytest.mark.parametrize("sizes", [[3], [70_000, 1, 0, 130_000, 5], [0], [7] * 300])
+def test_noise_is_added_alike_drawn_before_or_meanwhile_here_or_elsewhere(sizes: list[int]) -> None:
+    draw = torch.Generator().manual_seed(0)
+    value: dict[str, torch.Tensor] = {}
+    for number, size in enumerate(sizes):
+        dtype = (torch.float32, torch.float64, torch.bfloat16)[number % 3]
+        value[str(number)] = torch.randn(size, generator=draw, dtype=torch.float64).to(dtype)
+    noise = gaussian(SeededSource(0).stream("n"), sum(sizes))
+    expected = torch.cat([v.double().reshape(-1) for v in value.values()])
+    expected = ((expected / (0.7 * 2.0**-40)).round() + noise * 2.0**40) * (0.7 * 2.0**-40)
+    at_once = add_noise(value, 0.7, SeededSource(0).stream("n"))
+    before = add_noise(value, 0.7, noise)
+    elsewhere = _added_at_once(value, 0.7 * 2.0**-40, noise)
+    parts = expected.split(sizes)
+    for name, part in zip(value, parts, strict=True):
+        assert at_once[name].dtype == value[name].dtype
+        assert torch.equal(at_once[name], before[name])
+        assert torch.equal(at_once[name], elsewhere[name])
+        assert torch.equal(at_once[name], part.to(value[name].dtype))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_value_that_is_not_finite_is_found_in_every_block(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    for place in (0, 100_000, 199_999):
+        value = torch.zeros(200_000)
+        value[place] = float("nan")
+        with pytest.raises(ValueError, match="'late' holds a value that is not finite"):
+            add_noise({"good": torch.zeros(3), "late": value}, 1.0, SeededSource(0).stream("noise"))
+    assert noise_threads() == 0
+
+
+def test_a_value_too_large_for_the_grid_is_refused() -> None:
+    huge = torch.full([2], 1e300, dtype=torch.float64)
+    with pytest.raises(ValueError, match="the value in steps of the grid"):
+        add_noise({"v": huge}, 1e-5, SeededSource(0).stream("noise"))
+
+
 # Preparing it.
 
 
@@ -254,7 +339,8 @@ def test_prefetched_noise_is_the_noise_of_its_step() -> None:
     source = SeededSource(7)
     with NoisePrefetcher(source, 1000) as noise:
         for step in (0, 1, 2, 5, 6):  # with a jump, as after a resume
-            assert torch.equal(noise.take(step), gaussian(source.stream("noise", step), 1000))
+            ours = drawn(noise.take(step), 1000)
+            assert torch.equal(ours, gaussian(source.stream("noise", step), 1000))
             assert noise_threads() <= 1
     assert noise_threads() == 0
 
@@ -262,13 +348,16 @@ def test_prefetched_noise_is_the_noise_of_its_step() -> None:
 def test_a_later_query_has_noise_of_its_own() -> None:
     source = SeededSource(7)
     with NoisePrefetcher(source, 10, query=1) as noise:
-        assert torch.equal(noise.take(3), gaussian(source.stream("noise", 3, 1), 10))
+        for step in (3, 4):
+            ours = drawn(noise.take(step), 10)
+            assert torch.equal(ours, gaussian(source.stream("noise", step, 1), 10))
 
 
 def test_a_secure_source_never_repeats_noise() -> None:
     source = SecureSource()
     with NoisePrefetcher(source, 10) as one, NoisePrefetcher(source, 10) as two:
-        assert not torch.equal(one.take(0), two.take(0))
+        for step in range(3):
+            assert not torch.equal(drawn(one.take(step), 10), drawn(two.take(step), 10))
 
 
 def test_noise_is_handed_out_once_and_in_order() -> None:
@@ -309,11 +398,12 @@ def test_it_goes_on_in_a_forked_child(source: RandomSource) -> None:
         noise.take(0)  # the noise of step 1 is being drawn while the process forks
 
         def go_on() -> list[float]:
-            result = noise.take(1)[:5].tolist()
+            result = drawn(noise.take(1), 50_000)[:5].tolist()
             noise.take(2)
             noise.close()
             assert noise_threads() == 0
             return result
 
         child = in_child(go_on)
-        assert (noise.take(1)[:5].tolist() == child) == (not source.secure)
+        here = drawn(noise.take(1), 50_000)[:5].tolist()
+        assert (here == child) == (not source.secure)

@@ -23,7 +23,7 @@ from plumbline.mechanism.noise import gaussian, rounding_sensitivity
 from plumbline.record_random import Draws
 
 RECORDS, STEPS, EXPECTED, SIGMA, RATE, CLIP = 30, 5, 6, 0.5, 0.1, 5.0
-SEED = 2207  # its batches have 5, 7, 0, 9 and 6 records: an empty one among full ones
+SEED = 13123  # its batches have 6, 6, 0, 6 and 9 records: an empty one among full ones
 LOSS = nn.CrossEntropyLoss(reduction="none")
 CHUNKS = {"whole": None, "chunks": 3}
 
@@ -286,6 +286,6 @@ class Case:
         settings = self.settings()
         run = train(self.method, max_physical_batch=most, **settings)
         if "expected" not in settings:
-            assert [len(units) for units in run.units] == [5, 7, 0, 9, 6]
+            assert [len(units) for units in run.units] == [6, 6, 0, 6, 9]
         self.reference(run).check()
         return run

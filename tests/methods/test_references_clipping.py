@@ -112,7 +112,7 @@ class GlobalAdapt(Reference):
     methods.md, B: never below C.
     """
 
-    settings: ClassVar = dict(initial=9.0, rate=0.6, tolerance=0.8, count_noise=1.5)
+    settings: ClassVar = dict(initial=9.0, rate=0.4, tolerance=0.8, count_noise=1.5)
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

@@ -125,9 +125,9 @@ MUTANTS = (
     Mutant(
         "selection as one run",
         "choosing the best of many runs is charged as a single one",
-        "mechanism/selection.py",
-        "RdpAccountant().compose(repeated)",
-        "RdpAccountant().compose(event)",
+        "mechanism/accountant.py",
+        "compose(chosen)._rdp",
+        "compose(candidate)._rdp",
         ("mechanism/test_selection.py",),
     ),
     Mutant(

@@ -1,6 +1,16 @@
 """All bugs that are planted, by subject."""
 
-from tests.mutants import accounting, crashes, isolation, movement, noise, spending, tables
+from tests.mutants import (
+    accounting,
+    crashes,
+    exporting,
+    isolation,
+    movement,
+    noise,
+    sharing,
+    spending,
+    tables,
+)
 from tests.mutants.base import Mutant
 
 SUBJECTS: dict[str, tuple[Mutant, ...]] = {
@@ -10,7 +20,9 @@ SUBJECTS: dict[str, tuple[Mutant, ...]] = {
     "Noise": noise.MUTANTS,
     "What epsilon is": accounting.MUTANTS,
     "What is charged, and stated": spending.MUTANTS,
+    "What all runs on a table cost together": sharing.MUTANTS,
     "Crashes, resuming and refunds": crashes.MUTANTS,
+    "What leaves with a model": exporting.MUTANTS,
 }
 
 MUTANTS: tuple[Mutant, ...] = tuple(one for own in SUBJECTS.values() for one in own)

@@ -129,8 +129,8 @@ MUTANTS = (
         "number of a lost step used again",
         "its batch is drawn and its noise used a second time",
         "training/session.py",
-        "at = begun if not remade else releases[-1][0] + 1 if releases else saved",
-        "at = releases[-1][0] + 1 if releases else saved",
+        "begun = max(saved, found.begun)",
+        "begun = max(saved, found.releases[-1][0] + 1 if found.releases else 0)",
         ("training/test_keeping.py::test_without_a_ledger_the_step_in_flight_counts",),
     ),
     Mutant(

@@ -230,4 +230,12 @@ MUTANTS = (
             "experiments/verification/test_verifying.py::test_a_charge_that_the_recipe_does_not_ask_for",
         ),
     ),
+    Mutant(
+        "losses that are not cut off",
+        "one record of a great loss moves a private selection's score by more than noise covers",
+        "experiments/private_score.py",
+        "np.clip(kept, 0.0, self.most)",
+        "np.maximum(kept, 0.0)",
+        ("experiments/test_private_score.py",),
+    ),
 )

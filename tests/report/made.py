@@ -103,7 +103,8 @@ def one(
         "seconds": 1.5,
         "statement": "No guarantee." if free else STATEMENT,
         "folder": spec.folder,
-        "report": {**report(1.0), "sizes": dict.fromkeys(groups, 500), "minimum_size": 30},
+        "report": {**report(1.0), "sizes": dict.fromkeys(groups, 500), "minimum_size": 30}
+        | {"reliability": [{"predicted": 0.2, "observed": 0.3, "records": 500}]},
     }
     write(folder / "recipe.json", {**spec.facts, "name": spec.recipe.name})
     write(folder / "versions.json", {"plumbline": "0", "python": "3.11"})

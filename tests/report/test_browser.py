@@ -17,8 +17,10 @@ import pytest
 
 from plumbline.diagnostics import DIAGNOSTICS
 from plumbline.experiments import compare
-from plumbline.report import write
+from plumbline.report import read, write
+from plumbline.report.next_steps import next_steps
 from tests.experiments.small import recipe
+from tests.report.browsing import browser, open_page, picture
 from tests.report.made import comparison
 
 pytestmark = pytest.mark.browser
@@ -34,7 +36,6 @@ HOSTILE = (
     "<b>&amp;</b>",
 )
 BARE = '<a id="click" href="javascript:window.hacked=1">a</a>'
-ALL_DRAWN = "return document.documentElement.dataset.drawn !== undefined"
 
 Open = Callable[..., Any]
 
@@ -57,41 +58,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def session() -> Iterator[Any]:
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    found = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
-    missing = [name for name, path in found.items() if path is None]
-    if missing:
-        pytest.fail(f"{' and '.join(missing)} not on the PATH: `make test-browser` installs them")
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(found["chromium"])
-    # Root has no sandbox, and a small /dev/shm is no reason to fail.
-    for flag in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "hide-scrollbars"):
-        options.add_argument(f"--{flag}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(str(found["chromedriver"])))
-    yield driver
-    driver.quit()
+    with browser() as driver:
+        yield driver
 
 
 @pytest.fixture
 def opened(session: Any, folder: Path) -> Iterator[Open]:
     """Opens the page at a size and in a theme, and waits until it is drawn."""
 
-    def open_(
-        width: int = 1280, height: int = 900, theme: str = "light", path: Path | None = None
-    ) -> Any:
-        from selenium.webdriver.support.ui import WebDriverWait
-
-        session.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
-        )
-        preferred = [{"name": "prefers-color-scheme", "value": theme}]
-        session.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": preferred})
-        session.get((path or folder / "report.html").resolve().as_uri())
-        WebDriverWait(session, 120).until(lambda driver: driver.execute_script(ALL_DRAWN))
+    def open_(path: Path | None = None, **how: Any) -> Any:
+        open_page(session, path or folder / "report.html", **how)
         return session
 
     yield open_
@@ -102,14 +78,11 @@ def opened(session: Any, folder: Path) -> Iterator[Open]:
 
 def shot(driver: Any, name: str) -> None:
     SHOTS.mkdir(parents=True, exist_ok=True)
-    size = driver.execute_script(
+    width, height = driver.execute_script(
         "const e = document.documentElement; return [e.clientWidth, e.scrollHeight]"
     )
-    clip = {"x": 0, "y": 0, "width": size[0], "height": min(size[1], 12_000), "scale": 1}
-    taken = driver.execute_cdp_cmd(
-        "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip}
-    )
-    (SHOTS / f"{name}.png").write_bytes(base64.b64decode(taken["data"]))
+    whole = {"x": 0, "y": 0, "width": width, "height": min(height, 12_000)}
+    (SHOTS / f"{name}.png").write_bytes(picture(driver, whole))
 
 
 def drawn(driver: Any) -> dict[str, int]:
@@ -229,6 +202,48 @@ def test_a_phone_has_no_sideways_scroll(opened: Open, theme: str) -> None:
     shot(driver, f"phone-{theme}")
 
 
+@pytest.fixture(scope="session")
+def single(folder: Path) -> Path:
+    """The page of one of its runs."""
+    run = next(path for path in folder.iterdir() if path.name.startswith("dpsgd--tuned--seed0"))
+    return write(run)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_single_run_shows_its_figures_above_the_fold(
+    opened: Open, single: Path, theme: str
+) -> None:
+    driver = opened(path=single, theme=theme)
+    place = "return document.getElementById(arguments[0]).getBoundingClientRect().top"
+    for figure in ("learned-groups", "reliability-0"):
+        assert driver.execute_script(place, figure) < 900 - 200
+        assert drawn(driver)[figure]
+    shot(driver, f"run-{theme}")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_single_run_on_a_phone_says_where_a_table_goes_on(
+    opened: Open, single: Path, theme: str
+) -> None:
+    driver = opened(path=single, width=390, height=844, theme=theme)
+    assert driver.execute_script("return document.documentElement.scrollWidth") == 390
+    cue = """
+        const table = document.querySelector('#learned .table');
+        if (arguments[0]) table.scrollLeft = table.scrollWidth;
+        table.dispatchEvent(new Event('scroll'));
+        return [table.dataset.wide, getComputedStyle(table, '::before').content];
+    """
+    assert driver.execute_script(cue, False) == ["start", '"more columns \u2192"']
+    assert driver.execute_script(cue, True) == ["end", '"\u2190 more columns"']
+    shot(driver, f"run-phone-{theme}")
+
+
+def test_a_command_is_copied_as_it_is_pasted(opened: Open, single: Path) -> None:
+    driver = opened(path=single)
+    code = "return document.querySelector('.next code').textContent"
+    assert driver.execute_script(code).split() == next_steps(read(single.parent))[0].command.split()
+
+
 def test_it_prints_in_light_colours_whatever_the_theme(opened: Open) -> None:
     driver = opened(theme="dark")
     # What the page does to itself for paper, seen while it lasts.
@@ -263,7 +278,7 @@ def test_names_are_shown_as_they_are_and_do_nothing(opened: Open, tmp_path: Path
     assert driver.execute_script("return document.querySelectorAll('img').length") == 0
     driver = opened()
     ticks = driver.execute_script(
-        "return [...document.querySelectorAll('#results-accuracy .ytick text')]"
+        "return [...document.querySelectorAll('#headline .ytick text')]"
         ".map((tick) => tick.textContent)"
     )
     assert "".join(ticks).replace(" ", "").count(NASTY) == 1

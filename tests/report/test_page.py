@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import tomllib
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,15 @@ import pytest
 from plotly import graph_objects
 
 from plumbline.experiments import Recipe
-from plumbline.report import read, write
+from plumbline.experiments.recipe import FoundPart
+from plumbline.report import figure_names, figures, read, write
+from plumbline.report.curve_figures import Line, over_steps
+from plumbline.report.measured import Curve
+from plumbline.report.next_steps import next_steps
 from plumbline.report.page import VERDICT, page, script_json
 from plumbline.report.section import Figure, Grid, Html, Section, Tabs
-from plumbline.report.sections import SECTIONS
+from plumbline.report.sections import SECTIONS, above_the_fold, epsilons, spending
+from plumbline.report.tiles import tiles_of
 from tests.report.made import ACCURACY, METHODS, comparison
 
 NASTY = "<script>alert(1)</script>"
@@ -80,13 +86,42 @@ def markup(folder: Path) -> Markup:
 
 
 def test_a_full_comparison_has_every_section(folder: Path) -> None:
-    assert list(sections(folder)) == [make.__module__.rpartition(".")[2] for make in SECTIONS]
+    names = [make.__module__.rpartition(".")[2] for make in SECTIONS]
+    assert list(sections(folder)) == [name for name in names if name != "learned"]
+
+
+def test_a_single_run_leads_with_what_was_learned(folder: Path) -> None:
+    run = next(path for path in folder.iterdir() if path.name.startswith("dpsgd-seed0"))
+    text, study = page(read(run)), read(run)
+    found = sections(run)
+    assert next(iter(found)) == "learned"
+    assert "results" not in found
+    assert "At epsilon 3.40 (delta 1e-5), dpsgd is right for 78.0% of the test records" in text
+    order = [text.index(one) for one in ('class="tiles"', 'id="learned-groups"', 'class="next"')]
+    assert order == sorted(order)
+    (listed,) = re.findall(r'<ol class="next">.*?</ol>', text, flags=re.S)
+    assert listed.count("<li>") == len(next_steps(study))
+    assert f"plumbline compare {run} --epsilon 1,3,8" in re.sub("<[^>]*>", "", listed)
+    assert {"learned-groups", "reliability-0"} <= set(figure_names(study))
+
+
+def test_not_covered_is_said_once_and_marked_where_it_applies(folder: Path) -> None:
+    text = re.sub(
+        r"<script.*?</script>|<div class=.statement.*?</section>",
+        "",
+        page(read(folder)),
+        flags=re.S,
+    )
+    assert len(re.findall("Not covered by ε", text)) == 1
+    assert text.count('class="dagger"') > 5
 
 
 def test_what_was_not_measured_has_no_section(tmp_path: Path) -> None:
     rows = METHODS[1:2]
     found = sections(comparison(tmp_path / "c", methods=rows, readings=False, groups=("all",)))
-    assert list(found) == ["statement", "results", "spending", "curves", "settings"]
+    assert list(found) == [
+        "results", "reliability", "statement", "spending", "curves", "settings",
+    ]  # fmt: skip
 
 
 def test_what_epsilon_does_not_cover_is_marked(folder: Path) -> None:
@@ -257,8 +292,111 @@ def test_the_paper_beside_the_tuned_settings_shares_a_colour(tmp_path: Path) -> 
 
 def test_every_note_is_in_the_documentation(folder: Path) -> None:
     headings = re.findall(r"^## (.*)$", (DOCS / "report.md").read_text(encoding="utf-8"), re.M)
-    noted = [VERDICT, *sections(folder).values()]
+    run = next(path for path in folder.iterdir() if path.name.startswith("dpsgd-seed0"))
+    learned = sections(run)["learned"]
+    noted = [VERDICT, learned, *sections(folder).values()]
     assert [one.title for one in noted] == headings
     for one in noted:
         assert one.note.endswith(".")
         assert (DOCS.parent / one.more).is_file(), one.more
+
+
+def test_runs_of_very_different_lengths_share_an_axis() -> None:
+    short, long = (
+        Curve([step, 2 * step], [0.1, 0.2], [0.1, 0.2], [0.1, 0.2]) for step in (90, 900)
+    )
+    lines = {"short": Line(short, "@c1"), "long": Line(long, "@c2")}
+    drawn = over_steps("x", "X", "X.", lines, {}, what="x")
+    assert [trace["x"] for trace in drawn.traces] == [[50.0, 100.0], [50.0, 100.0]]
+    assert drawn.layout["xaxis"]["title"]["text"] == "share of the run (%)"
+    alike = over_steps("x", "X", "X.", {"short": Line(short, "@c1")}, {}, what="x")
+    assert alike.traces[0]["x"] == [90, 180]
+
+
+def test_more_than_seven_groups_are_told_apart() -> None:
+    places = range(20)
+    assert len({(figures.group_colour(k), figures.group_symbol(k)) for k in places}) == 20
+    assert len({(figures.group_colour(k), figures.group_dash(k)) for k in places}) == 20
+    keys = figures.group_keys([str(place) for place in places])
+    assert len({(key.colour, key.mark) for key in keys}) == 20
+
+
+def test_of_many_groups_those_are_drawn_that_the_reader_asks_for(tmp_path: Path) -> None:
+    groups = tuple(f"ward {k}" for k in range(9))
+    folder = comparison(tmp_path / "c", groups=groups)
+    run = next(path for path in folder.iterdir() if path.name.startswith("dpsgd-seed0"))
+    result = run / "result.json"
+    stored = json.loads(result.read_text())
+    bins = stored["report"]["reliability"]
+    stored["report"]["reliability_by_group"] = dict.fromkeys(groups, bins)
+    result.write_text(json.dumps(stored))
+    _, (first, second) = above_the_fold(read(run))
+    assert [key.shown for key in second.keys] == [True] + 9 * [False]
+    assert first.height > 340
+    pressed = re.findall(r'aria-pressed="(true|false)" data-key="ward', page(read(run)))
+    assert pressed[:9] == 9 * ["false"]
+
+
+def test_tiles_that_epsilon_does_not_cover_are_marked(folder: Path) -> None:
+    run = next(path for path in folder.iterdir() if path.name.startswith("dpsgd-seed0"))
+    for place in (folder, run):
+        marked = {one.name: not one.covered for one in tiles_of(read(place))}
+        assert marked.pop("privacy") is False
+        assert all(marked.values())
+        text = page(read(place))
+        assert text.count('class="dagger"', 0, text.index("</dl>")) == 1 + len(marked)
+
+
+def test_a_comparison_begins_with_a_figure(folder: Path, tmp_path: Path) -> None:
+    name, (first,) = above_the_fold(read(folder))
+    assert (name, first.name) == ("epsilons", "headline")
+    one = comparison(tmp_path / "c")
+    name, (first,) = above_the_fold(read(one))
+    assert (name, first.name) == ("results", "headline")
+    text = page(read(one))
+    assert text.index('id="headline"') < text.index('id="not-covered"')
+
+
+def test_utility_against_epsilon_has_bars_and_the_lines_of_no_privacy_and_of_the_baseline(
+    tmp_path: Path,
+) -> None:
+    folder = comparison(tmp_path / "c", epsilons=[3.0, 1.0])
+    for path in folder.glob("*/result.json"):
+        stored = json.loads(path.read_text())
+        for values in (stored["report"]["overall"], *stored["report"]["by_group"].values()):
+            values["baseline accuracy"] = 0.7
+        path.write_text(json.dumps(stored))
+    study = read(folder)
+    drawn = {trace["name"]: trace for trace in epsilons.figure(study, "accuracy").traces}
+    assert list(drawn) == [*study.titles, "baseline"]
+    assert drawn["baseline"]["y"] == [70.0, 70.0]
+    assert drawn["nonprivate"]["line"]["dash"] == "dot"
+    assert len(set(drawn["nonprivate"]["y"])) == 1
+    for title in study.private:
+        bars = drawn[title]["error_y"]
+        assert bars["visible"]
+        assert len(bars["array"]) == len(drawn[title]["x"]) == len(study.epsilons)
+    starts = {drawn[title]["x"][0] for title in study.private}
+    assert len(starts) == len(study.private)  # side by side, so that no bar hides another
+
+
+def test_what_was_asked_before_the_first_step_is_not_drawn_as_free(folder: Path) -> None:
+    study = read(folder)
+    plain = spending.section(study)
+    assert plain is not None
+    assert figures_of(plain.parts)[0].traces[0]["x"][0] == 0
+    found = FoundPart(
+        run="schema-0",
+        release={
+            "sampling": {"kind": "full_batch"},
+            "queries": [{"name": "rows", "sensitivity": 1.0, "noise_multiplier": 9.0}],
+            "delta": 1e-7,
+        },
+        columns=(),
+        records=True,
+    )
+    data = study.recipe.data.model_copy(update={"found": found})
+    asked = replace(study, recipe=study.recipe.model_copy(update={"data": data}))
+    drawn = spending.section(asked)
+    assert drawn is not None
+    assert figures_of(drawn.parts)[0].traces[0]["x"][0] > 0

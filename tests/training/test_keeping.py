@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 import plumbline as pl
-from plumbline import Ledger
+from plumbline import Ledger, Private
 from plumbline.mechanism.ledger import LedgerError
 from plumbline.methods import METHODS
 from plumbline.training import journal, keeping
@@ -128,18 +129,31 @@ def test_a_step_in_flight_is_marked_before_its_answer_is_drawn(
     assert begun == [1, 2, 3]
 
 
+def killed_after(
+    steps: int, checkpoint: Path, last: Callable[[Private], object] = lambda _: None
+) -> Path:
+    """The ledger of a run that charged 50 steps ahead, and had no chance to refund any.
+
+    Args:
+        steps: How many it made.
+        checkpoint: Its checkpoint.
+        last: What it did last.
+    """
+    book = checkpoint.parent / "ledger"
+    with Ledger.open(book, reserve=50) as ledger:
+        run = Run(settings={"ledger": ledger})
+        last(run.train(run.make(checkpoint=checkpoint), steps))
+        as_killed = book.read_bytes()
+    book.write_bytes(as_killed)
+    return book
+
+
 @pytest.mark.parametrize("left", [0.0, 0.3, 0.9, 1.0])
 def test_after_a_power_cut_nothing_is_given_back(
     left: float, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was not synced is dropped: a part of the journal, or all of it."""
-    book = tmp_path / "ledger"
-    ledger = Ledger.open(book, reserve=50)
-    run = Run(settings={"ledger": ledger})
-    run.train(run.make(checkpoint=checkpoint), 7)
-    at = shutil.copy(book, tmp_path / "as synced")  # the process has no chance to refund
-    ledger.close()
-    os.replace(at, book)
+    book = killed_after(7, checkpoint)
     path = journal_path(checkpoint, private=False)
     data = path.read_bytes()
     path.write_bytes(data[: int(left * len(data))])
@@ -165,13 +179,7 @@ def read_releases(data: bytes, left: float, folder: Path) -> list[Any]:
 def test_steps_charged_ahead_and_never_begun_are_given_back(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    book = tmp_path / "ledger"
-    ledger = Ledger.open(book, reserve=50)
-    run = Run(settings={"ledger": ledger})
-    run.train(run.make(checkpoint=checkpoint), 7)
-    at = shutil.copy(book, tmp_path / "as killed")
-    ledger.close()
-    os.replace(at, book)
+    book = killed_after(7, checkpoint)
     with Ledger.open(book, reserve=50) as ledger:
         again = Run(settings={"ledger": ledger})
         resumed = again.make(checkpoint=checkpoint)
@@ -202,13 +210,7 @@ def test_a_run_whose_journal_was_lost_uses_no_number_again(
 
 def test_a_copied_folder_gets_nothing_back(checkpoint: Path, tmp_path: Path) -> None:
     """Else the original and its copy would both be given the same steps."""
-    book = tmp_path / "ledger"
-    ledger = Ledger.open(book, reserve=50)
-    run = Run(settings={"ledger": ledger})
-    run.train(run.make(checkpoint=checkpoint), 7)
-    at = shutil.copy(book, tmp_path / "as killed")
-    ledger.close()
-    os.replace(at, book)
+    book = killed_after(7, checkpoint)
     other = tmp_path / "copy"
     other.mkdir()
     for one in (checkpoint, journal_path(checkpoint, private=False)):
@@ -250,17 +252,14 @@ def test_an_older_checkpoint_put_back_gets_nothing_back_that_was_made(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     """Nothing is in the journal, since a later checkpoint had all of it."""
-    book = tmp_path / "ledger"
-    ledger = Ledger.open(book, reserve=50)
-    run = Run(settings={"ledger": ledger})
-    private = run.make(checkpoint=checkpoint)
-    old = checkpoint.read_bytes()
-    run.train(private, 7)
-    private.save()
-    at = shutil.copy(book, tmp_path / "as killed")
-    ledger.close()
-    os.replace(at, book)
-    checkpoint.write_bytes(old)
+    begun: list[bytes] = []
+
+    def save(private: Private) -> None:
+        begun.append(checkpoint.read_bytes())
+        private.save()
+
+    book = killed_after(7, checkpoint, save)
+    checkpoint.write_bytes(begun[0])
     with Ledger.open(book, reserve=50) as ledger:
         resumed = Run(settings={"ledger": ledger}).make(checkpoint=checkpoint)
         assert (resumed.steps_done, resumed.made, resumed.charged) == (7, 0, 7)

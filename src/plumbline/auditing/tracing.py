@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from plumbline.auditing.neighbours import Batch, Neighbourhood, TokenNetwork
 from plumbline.gradients import Isolation
 from plumbline.methods import Method
+from plumbline.record_random import OwnGenerators
 from plumbline.training.batches import PrivateBatch
 from plumbline.training.losses import per_record
 
@@ -28,6 +29,7 @@ class NeighbourWorld:
     """
 
     loss = per_record(nn.CrossEntropyLoss(reduction="none"))
+    record_weights = None
 
     def __init__(
         self,
@@ -41,6 +43,8 @@ class NeighbourWorld:
         self.model = TokenNetwork(method.together)
         self.max_physical_batch = max_physical_batch
         self.isolation: Isolation = "vmap"
+        self.generators = OwnGenerators()
+        self.programs = None
         self.plan = _Plan(sampling_rate)
         self._groups = group_values(method)
 

@@ -7,7 +7,7 @@ from plumbline.cli.app import app, main
 __all__ = ["app", "main"]
 
 for _name in (
-    "compare", "train", "predict", "diagnose", "tune", "reproduce", "report", "budget", "methods",
-    "ledger", "verify", "audit", "data",
+    "compare", "train", "predict", "export", "diagnose", "tune", "reproduce", "report", "budget",
+    "methods", "ledger", "release", "verify", "audit", "data",
 ):  # fmt: skip
     importlib.import_module(f"plumbline.cli.{_name}")

@@ -131,14 +131,6 @@ def table(*columns: str, numbers: bool = True) -> Table:
     return shown
 
 
-def tiny(value: float) -> str:
-    """A small number as people write it: 1e-5."""
-    if value >= 0.01:
-        return f"{value:g}"
-    digits, _, exponent = f"{value:e}".partition("e")
-    return f"{float(digits):g}e{int(exponent)}"
-
-
 def same_command() -> str:
     """The command that was given, to be given again."""
     return shlex.join(["plumbline", *sys.argv[1:]])

@@ -17,10 +17,10 @@ from plumbline.cli.app import (
     show,
     show_json,
     table,
-    tiny,
 )
 from plumbline.cli.options import methods_starting, settings_of
 from plumbline.cli.progress import watching_one
+from plumbline.formats import tiny
 
 if TYPE_CHECKING:
     from plumbline.auditing import Membership, StepAudit

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table, tiny
+from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table
 from plumbline.cli.chart import chart
+from plumbline.formats import tiny
 
 if TYPE_CHECKING:
     from plumbline.mechanism.accountant import Accountant
@@ -34,40 +35,53 @@ def budget(
         float | None,
         typer.Option(help="The delta at which it is met.", show_default="1/(10 records)"),
     ] = None,
+    columns: Annotated[
+        int, typer.Option(help="How many columns a table would have, to look ahead.", min=1)
+    ] = 10,
     json_: Json = False,
 ) -> None:
-    """Prints the noise that each method needs for a budget, by PLD and by RDP.
+    """Prints the noise that each method needs for a budget, and what a table can hope for.
 
     What a method asks beside the gradient, such as counts, is paid for from the same budget.
     """
+    from plumbline.experiments.outlook import outlook
     from plumbline.instruments.describing import default_delta
     from plumbline.mechanism.calibration import Budget
+    from plumbline.mechanism.statement import how_often_right
 
     if records < 1:
         raise WrongUse(f"--records is {records}; it must be at least 1.")
     stated = default_delta(records) if delta is None else delta
     spec = Budget(epsilon=epsilon, delta=stated, epochs=epochs, expected_batch_size=batch)
     found, plan = _noise_of_methods(spec, records)
+    ahead = outlook(plan, records, columns)
     curve = _curve(plan, epochs)
     if json_:
         facts = {"records": records, "batch": batch, "epochs": epochs}
         facts |= {"epsilon": epsilon, "delta": stated, "steps": plan.steps}
         points = [{"epoch": epoch, "epsilon": spent} for epoch, spent in curve]
-        show_json({"budget": facts, "methods": found, "curve": points})
+        more = {"meaning": how_often_right(epsilon, stated), "outlook": vars(ahead)}
+        show_json({"budget": facts, "methods": found, "curve": points, **more})
         return
     show(
         f"epsilon {epsilon:g} at delta {tiny(stated)}: {plan.steps:,} steps, batches of {batch:,} "
         f"expected of {records:,} records, {epochs:g} epochs"
     )
-    shown = table("method", "asks", "PLD", "RDP", "x dpsgd")
-    shown.columns[1].justify = "left"
-    shown.columns[1].no_wrap = True
+    show(
+        "Whoever sees the model is right about whether one record is in the data "
+        f"{how_often_right(epsilon, stated)}, where half is guessing."
+    )
+    show(f"\nWhat a table of {records:,} records and {columns} columns can hope for:")
+    for sentence in ahead.words():
+        show(sentence)
+    show("This is a rule of thumb; `plumbline compare --epsilon 1,3,8` measures it on your table.")
+    console.print()
+    shown = table("asks in each step", "PLD", "RDP", "x dpsgd", "methods")
+    shown.columns[-1].justify = "left"
     baseline = next(row["pld"] for row in found if row["method"] == BASELINE)
-    for row in found:
-        times = row["pld"] / baseline
-        shown.add_row(
-            row["method"], row["asks"], f"{row['pld']:.4f}", f"{row['rdp']:.4f}", f"{times:.3f}"
-        )
+    for (asks, pld, rdp), names in _alike(found).items():
+        noise = [f"{pld:.4f}", f"{rdp:.4f}", f"{pld / baseline:.3f}"]
+        shown.add_row(asks, *noise, ", ".join(names))
     console.print(shown)
     show(
         "PLD, RDP: the noise multiplier by either accountant, which is the standard deviation of "
@@ -79,6 +93,14 @@ def budget(
     spent = [value for _, value in curve]
     for line in chart(spent, last=epochs, unit="epochs", blocks=blocks):
         console.print(line, highlight=False, markup=False)
+
+
+def _alike(rows: list[dict[str, Any]]) -> dict[tuple[str, float, float], list[str]]:
+    """The methods by what they ask and need."""
+    found: dict[tuple[str, float, float], list[str]] = {}
+    for row in rows:
+        found.setdefault((row["asks"], row["pld"], row["rdp"]), []).append(row["method"])
+    return found
 
 
 def _noise_of_methods(spec: Budget, records: int) -> tuple[list[dict[str, Any]], Plan]:

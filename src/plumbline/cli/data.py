@@ -1,13 +1,25 @@
-"""``plumbline data``: which data sets there are, getting them, and the schema of a table."""
+"""``plumbline data``: which data sets there are, getting them, and a look at a table."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table
+from plumbline.cli.table_options import (
+    BY_HEADER,
+    DECIMAL,
+    ENCODING,
+    SEPARATOR,
+    csv_form,
+    names_in,
+)
+
+if TYPE_CHECKING:
+    from plumbline.data import Look
 
 data_app = typer.Typer(help="The data sets: which there are, how to get them, and your own.")
 app.add_typer(data_app, name="data", no_args_is_help=True)
@@ -64,6 +76,128 @@ def data_get(
         console.print(str(path), highlight=False, soft_wrap=True, markup=False)
 
 
+Encoding = Annotated[str, typer.Option(help=ENCODING)]
+Separator = Annotated[str | None, typer.Option(help=SEPARATOR, show_default=BY_HEADER)]
+Decimal = Annotated[str, typer.Option(help=DECIMAL)]
+
+
+@data_app.command(
+    "look",
+    epilog=examples(
+        "plumbline data look my.csv --target income --sensitive sex",
+        "plumbline data look my.csv --target income --json",
+    ),
+)
+def data_look(
+    path: Annotated[Path, typer.Argument(help="A csv or parquet file.")],
+    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    sensitive: Annotated[
+        list[str] | None, typer.Option(help="Columns whose groups are reported.")
+    ] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="Columns to leave out.")] = None,
+    missing_value: Annotated[
+        list[str] | None, typer.Option(help="What a missing cell says, beside nothing.")
+    ] = None,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    decimal: Decimal = ".",
+    json_: Json = False,
+) -> None:
+    """Shows what each column of a table was taken for, what stands in its way, and what to do.
+
+    This is a look at the rows as they are, by whoever holds them: what it shows is not for release.
+    It trains nothing and charges nothing.
+    """
+    from plumbline.data.table_look import look_at
+    from plumbline.data.table_tally import KEPT
+
+    seen = look_at(
+        path,
+        form=csv_form(encoding, separator, decimal),
+        target=target,
+        sensitive=names_in(sensitive or ()),
+        drop=names_in(drop or ()),
+        missing_values=("", *(missing_value or ())),
+    )
+    if json_:
+        columns = [{name: getattr(one, name) for name in _SHOWN} for one in seen.columns]
+        facts = {"rows": seen.rows, "classes": dict(seen.classes), "columns": columns}
+        show_json({**facts, "problems": list(seen.problems), "command": seen.command})
+        return
+    shown = table("column", "taken for", "different", "missing", "what is wrong, and what to do")
+    for place, justify in ((1, "left"), (4, "left")):
+        shown.columns[place].justify = justify  # type: ignore[assignment]
+    for one in seen.columns:
+        different = f">{KEPT:,}" if one.different is None else f"{one.different:,}"
+        missing = f"{100 * one.missing / seen.rows:.1f} %" if one.missing else ""
+        words = f"{one.wrong[:1].upper()}{one.wrong[1:]}. {one.advice}" if one.wrong else ""
+        kind = {target: "target"}.get(one.name, one.kind)
+        shown.add_row(*map(escape, (one.name or "''", kind, different, missing, words)))
+    console.print(shown)
+    for problem in seen.problems:
+        show(problem)
+    if seen.classes:
+        shares = (f"{name} {100 * n / seen.rows:.1f} %" for name, n in seen.classes.items())
+        show(f"Of {seen.rows:,} rows, {target} is {', '.join(shares)}.")
+    else:
+        show(f"{seen.rows:,} rows.")
+    if words := _found_privately(seen):
+        show(words)
+    show("This was read from the rows as they are: it is for your eyes, and not for release.")
+    console.print()
+    show(f"To go on{'' if target else ', with the column to predict'}:")
+    console.print(seen.command, highlight=False, soft_wrap=True, markup=False)
+
+
+def _found_privately(seen: Look) -> str:
+    """How many rows a value must have to be found by the command that is proposed."""
+    from plumbline.data import DataError, Schema
+    from plumbline.data.table_schema import DATE
+    from plumbline.data.tables import plan_table
+    from plumbline.experiments.private_schema import SchemaQuestion
+    from plumbline.instruments.describing import DELTA, EPSILON
+
+    drop = [value for one in seen.columns for option, value in one.options if option == "--drop"]
+    sure = {
+        one.name: one.column
+        for one in seen.columns
+        if one.name not in drop and (one.column.complete or one.column.kind == DATE)
+    }
+    if seen.target is None or seen.problems:
+        return ""
+    try:
+        plan = plan_table(
+            seen.path,
+            target=seen.target,
+            sensitive=seen.sensitive,
+            schema=Schema(sure),
+            drop=[name for name in drop if name not in (seen.target, *seen.sensitive)],
+            **{option.strip("-"): value for option, value in seen.options.items()},
+        )
+    except DataError:
+        return ""
+    question = SchemaQuestion.about(plan, epsilon=EPSILON, delta=DELTA)
+    if question is None or not question.asked:
+        return ""
+    asked = question.asked
+    rows = max(max(question.passing(n), question.threshold(n, len(asked))) for n in asked)
+    needed = float(f"{rows:.2g}")
+    words = (
+        f"What you do not declare is found privately, at epsilon {EPSILON:g} if some {needed:,.0f} "
+        "training rows have it"
+    )
+    if plan.training_share * seen.rows < 2 * needed:
+        return (
+            f"{words}: this table is too small for that. Declare it (`plumbline data schema` "
+            "writes a file to fill in), or take it from the rows (--from-data), which epsilon does "
+            "not cover."
+        )
+    return f"{words}; `plumbline data schema` writes a file to declare it in."
+
+
+_SHOWN = ("name", "kind", "missing", "different", "wrong", "advice", "options")
+
+
 @data_app.command(
     "schema",
     epilog=examples(
@@ -82,11 +216,15 @@ def data_schema(
             "--from-data", help="Write down what the rows hold, as it is: check each line."
         ),
     ] = False,
+    encoding: Encoding = "utf-8",
+    separator: Separator = None,
+    decimal: Decimal = ".",
 ) -> None:
     """Writes a file to declare the ranges, categories and number of rows of a table in.
 
-    It has the names of the columns and whether most cells of each are numbers; with --from-data
-    also what the rows hold. No epsilon covers that: whatever you leave of it is taken to be public.
+    It has the names of the columns and their kinds, as `plumbline data look` takes them; with
+    --from-data also what the rows hold. No epsilon covers that: whatever you leave of it is taken
+    to be public.
     """
     from plumbline.data.tables import described
     from plumbline.experiments.files import write_text
@@ -94,7 +232,8 @@ def data_schema(
     file = path.with_suffix(".schema.toml") if out is None else out
     if file.exists():
         raise WrongUse(f"{file} is there already; give another file with --out, or delete it.")
-    write_text(file, described(path, from_data=from_data).toml(path.name))
-    what = "What it says" if from_data else "Which columns hold numbers"
+    form = csv_form(encoding, separator, decimal)
+    write_text(file, described(path, from_data=from_data, form=form).toml(path.name))
+    what = "What it says" if from_data else "What each column holds"
     show(f"The schema is in {file}: fill it in, and give it with --schema {file}.")
     show(f"{what} was read from the rows as they are: leave only what may be known to everybody.")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from plumbline.cli.app import Json, app, console, examples, show, show_json, table
+from plumbline.cli.app import Json, app, console, examples, note, show, show_json, table
 from plumbline.cli.chart import columns
 from plumbline.cli.interrupts import stopping_after_the_step
-from plumbline.cli.options import Out, Seed, described
+from plumbline.cli.options import Ledger, Out, Seed, described
 from plumbline.cli.progress import watching_one
 from plumbline.formats import angle, degrees, finite, number, percent, short
 
@@ -47,6 +48,7 @@ def diagnose(
     probed: Annotated[
         int, typer.Option(help="How many training records are measured on.", min=2)
     ] = 256,
+    ledger: Ledger = None,
     seed: Seed = None,
     out: Out = Path("runs"),
     json_: Json = False,
@@ -54,9 +56,10 @@ def diagnose(
     """Says what clipping and noise do to the gradient, who bears it, and what to try.
 
     A recipe's method, or one on --data, is run once with measurements along the way. The folder of
-    a run is read; if nothing was measured along it, its trained model is measured.
+    a run is read; if nothing was measured along it, its trained model is measured. The run's page
+    then says what clipping did.
     """
-    from plumbline import instruments
+    from plumbline import instruments, report
     from plumbline.diagnostics import NOT_COVERED, to_json
 
     if measure:
@@ -68,6 +71,7 @@ def diagnose(
             probed=probed,
             seed=seed,
             folder=out,
+            ledger=ledger,
             on_progress=on_progress,
             **description,
         )
@@ -83,7 +87,14 @@ def diagnose(
     console.print()
     show_readings(found.readings)
     console.print()
+    if len(found.readings) == 1:
+        show(
+            "One reading, after the last step, where the true gradient is shortest and noise looks "
+            "largest beside it. A recipe, or --data, measures along a whole run."
+        )
     show(str(found.verdict))
+    with suppress(OSError):  # a folder that may only be read
+        note(f"The page says this too: {report.write(found.folder)}")
 
 
 def show_readings(readings: Sequence[dict[str, Any]]) -> None:

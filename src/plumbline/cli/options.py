@@ -6,21 +6,49 @@ hands them over as a ``Description``.
 
 from __future__ import annotations
 
-import csv
 import functools
 import inspect
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
 from plumbline.cli.app import WrongUse
+from plumbline.cli.table_options import TABLE, described_table, each, names_in, option_in
 
-Recipe = Annotated[str | None, typer.Argument(help="A recipe or its path, in place of --data.")]
+Recipe = Annotated[
+    str | None, typer.Argument(help="A recipe, its path, or a run's folder, in place of --data.")
+]
 Out = Annotated[
     Path, typer.Option(help="Runs are kept below this folder, in one of the experiment's name.")
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        help="What tuning aims at, such as auc, balanced-accuracy, average-precision, macro-f1, "
+        "rmse, or worst-group-auc.",
+        show_default="the loss, which unbalanced classes do not mislead",
+        rich_help_panel="Training",
+    ),
+]
+Ledger = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where runs are charged.",
+        show_default="on a table, the table's ledger in your state folder, and one in the folder "
+        "of each run",
+        rich_help_panel="Privacy",
+    ),
+]
+Limit = Annotated[
+    float | None,
+    typer.Option(
+        help="The epsilon that all released models may cost together; kept in the ledger.",
+        metavar="EPSILON",
+        rich_help_panel="Privacy",
+    ),
 ]
 Workers = Annotated[
     int | None, typer.Option(help="Runs at a time.", show_default="one for each core", min=1)
@@ -33,10 +61,6 @@ Seed = Annotated[
         show_default="none",
     ),
 ]
-_TABLE = (
-    "target", "sensitive", "categorical", "categories", "range_", "records", "schema", "from_data",
-    "drop", "missing", "missing_value", "test",
-)  # fmt: skip
 
 
 def methods_starting(incomplete: str) -> list[str]:
@@ -46,61 +70,9 @@ def methods_starting(incomplete: str) -> list[str]:
     return [name for name in METHODS if name.startswith(incomplete.replace("-", "_"))]
 
 
-def _panel(panel: str) -> Callable[..., inspect.Parameter]:
-    def option(
-        name: str, kind: Any, text: str, default: str | bool = True, *declared: str, **more: Any
-    ) -> inspect.Parameter:
-        shown = {"help": text, "show_default": default, "rich_help_panel": panel, **more}
-        return inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=typer.Option(None, *declared, **shown),
-            annotation=kind,
-        )
-
-    return option
-
-
-_data, _privacy, _training = _panel("Data"), _panel("Privacy"), _panel("Training")
-_column = functools.partial(_data, kind=list[str], metavar="COLUMN")
+_privacy, _training = option_in("Privacy"), option_in("Training")
 _SHARED = (
-    _data("data", str, "A csv or parquet file, a data set, or package.module:attribute."),
-    _data("target", str, "The column to predict: a class."),
-    _column("sensitive", text="A column whose groups are reported; may be repeated."),
-    _column("categorical", text="A column of numbers that are categories. Columns of text are."),
-    _data(
-        "categories",
-        list[str],
-        "The values of a column, of the target too; of columns that are not declared, they are "
-        "found privately.",
-        metavar="COLUMN=A,B",
-    ),
-    _data(
-        "range_",
-        list[str],
-        "The lowest and highest value of a numeric column; else found privately.",
-        True,
-        "--range",
-        metavar="COLUMN=LOW:HIGH",
-    ),
-    _data("records", int, "How many rows the table has, if that is public; else found privately."),
-    _data("schema", Path, "A file that declares these; `plumbline data schema` writes one."),
-    _data(
-        "from_data",
-        bool,
-        "Take what is not declared from the rows as they are: epsilon does not cover it.",
-        True,
-        "--from-data",
-    ),
-    _column("drop", text="A column to leave out."),
-    _data(
-        "missing",
-        Literal["error", "drop", "fill"],
-        "What to do with rows that lack a value.",
-        "error",
-    ),
-    _data("missing_value", list[str], "What a missing cell says, beside nothing.", metavar="TEXT"),
-    _data("test", Path, "A second file to evaluate on; else a fifth is held out."),
+    *TABLE,
     _privacy("epsilon", str, "The most that may be spent; `compare` takes several: 1,3,8.", "3"),
     _privacy(
         "delta",
@@ -123,8 +95,29 @@ _SHARED = (
         "--set",
         metavar="KEY=VALUE",
     ),
-    _training("model", str, "A network, or package.module:attribute.", "an MLP, for tables"),
-    _training("loss", str, "One loss for each record.", "cross_entropy"),
+    _training(
+        "model",
+        str,
+        "linear; mlp, or mlp=64,32 for its hidden layers; another network, or "
+        "package.module:attribute.",
+        "mlp=64,64, for tables",
+    ),
+    _training("loss", str, "One loss for each record.", "cross_entropy; mse for a number"),
+    _training(
+        "threshold",
+        str,
+        "The probability from which on the second of two classes is predicted; `auto` chooses it "
+        "on rows that are not trained on, which epsilon does not cover.",
+        "the more probable class",
+        metavar="NUMBER|auto",
+    ),
+    _training(
+        "class_weights",
+        str,
+        "By how much records of a class count, once clipped; the largest becomes 1.",
+        "1 for all",
+        metavar="CLASS=1,CLASS=0.2",
+    ),
     _training("optimizer", str, "Uses the released gradient.", "adam"),
     _training("learning_rate", float, "The optimizer's.", "0.002"),
     _training("epochs", float, "How often a record is used, on average.", "10"),
@@ -159,7 +152,7 @@ def described(command: Callable[..., None], without: tuple[str, ...] = ()) -> Ca
         if (given[own[0].name] is None) == ("data" not in said):
             raise WrongUse(
                 "Give data with --data, such as a table with --data FILE --target COLUMN, or a "
-                "recipe, as in 'plumbline train demo-untuned'; one of the two."
+                "recipe or a run's folder, as in 'plumbline train demo-untuned'; one of the two."
             )
         command(description=said, **given)
 
@@ -186,24 +179,17 @@ def settings_of(given: Sequence[str]) -> dict[str, Any]:
 
 def _description(said: dict[str, Any]) -> dict[str, Any]:
     """What was said, as ``Description`` has it; what was not said is not in it."""
-    found = {name: value for name, value in said.items() if value not in (None, [])}
-    if "data" not in found:
-        for name in _TABLE:
-            if name in found:
-                option = name.strip("_").replace("_", "-")
-                raise WrongUse(
-                    f"--{option} describes a table, which --data names; a recipe has its own."
-                )
-    elif Path(found["data"]).suffix.lower() in (".csv", ".parquet") and "target" not in found:
-        raise WrongUse("--target is missing: which column of the table is to be predicted?")
+    found = described_table(
+        {name: value for name, value in said.items() if value not in (None, [])}
+    )
     if "epsilon" in found:
         found["epsilon"] = _epsilons(found["epsilon"])
-    if "categories" in found:
-        found["categories"] = _each_once("--categories", map(_categories, found["categories"]))
-    if "range_" in found:
-        found["ranges"] = _each_once("--range", map(_range, found.pop("range_")))
-    if "missing_value" in found:
-        found["missing_values"] = ["", *found.pop("missing_value")]
+    if "threshold" in found:
+        found["threshold"] = _threshold(found["threshold"])
+    if "class_weights" in found:
+        found["class_weights"] = each("--class-weights", _class_weight)(
+            names_in([found["class_weights"]])
+        )
     if "set_" in found:
         found["settings"] = settings_of(found.pop("set_"))
         if "method" not in found:
@@ -211,31 +197,27 @@ def _description(said: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _each_once(option: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in values:
-            raise WrongUse(f"{option} is given twice for '{name}'; give each column once.")
-        values[name] = value
-    return values
-
-
-def _categories(text: str) -> tuple[str, list[str]]:
-    name, equals, values = text.partition("=")
-    if not (name and equals and values):
-        raise WrongUse(f"--categories {text}: give a column and its values, as in sex=F,M.")
-    return name, [value.strip() for value in next(csv.reader([values], skipinitialspace=True))]
-
-
-def _range(text: str) -> tuple[str, list[float]]:
-    name, _, ends = text.rpartition("=")
-    low, _, high = ends.partition(":")
+def _class_weight(text: str) -> tuple[str, float]:
+    name, _, weight = text.rpartition("=")
     try:
-        return name, [float(low), float(high)]
+        value = float(weight)
     except ValueError:
+        value = 0.0
+    if not (name and 0 < value < float("inf")):
         raise WrongUse(
-            f"--range {text}: give a column with its lowest and highest value, as in age=0:120."
-        ) from None
+            f"--class-weights {text}: give classes with positive weights, as in yes=1,no=0.2."
+        )
+    return name, value
+
+
+def _threshold(text: str) -> float | str:
+    try:
+        value = text if text == "auto" else float(text)
+    except ValueError:
+        value = 0.0
+    if isinstance(value, float) and not 0 < value < 1:
+        raise WrongUse(f"--threshold is {text}; give a number between 0 and 1, or auto.")
+    return value
 
 
 def _epsilons(text: str) -> float | list[float]:

@@ -1,82 +1,129 @@
-"""``plumbline predict``: what the model of a run on a table says of new rows."""
+"""``plumbline predict``: what a model of a table says of new rows, of a run or an export."""
 
 from __future__ import annotations
 
 import csv
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from plumbline.cli.app import Json, WrongUse, app, console, examples, note, show, show_json, table
+from plumbline.cli.predict_lines import Missing, answer_lines
+from plumbline.cli.table_options import csv_form
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from plumbline.data import TableEncoding
-    from plumbline.data.table_encoding import Column
     from plumbline.data.table_files import Table
-
-PREDICTION, PROBABILITY = "prediction", "probability_"
+    from plumbline.instruments import Loaded
 
 
 @app.command(
     epilog=examples(
         "plumbline predict runs/my/Global-Adapt-* --data new.csv",
-        "plumbline predict runs/my/Global-Adapt-* --data new.parquet --out scored.csv",
+        "plumbline predict my-model --data new.parquet --out scored.csv   (an export)",
+        "plumbline predict my-model --data - < rows.jsonl > scored.jsonl",
     )
 )
 def predict(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run on a table.")],
-    data: Annotated[
-        Path, typer.Option(help="A csv or parquet file with the columns that it learned from.")
+    run: Annotated[
+        Path, typer.Argument(help="The folder of a finished run on a table, or of its export.")
     ],
-    out: Annotated[Path, typer.Option(help="The csv file to write.")] = Path("predictions.csv"),
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="A csv or parquet file with the columns that it learned from; or - for JSON lines "
+            "on standard input, which are answered by JSON lines."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The csv file to write.", show_default="predictions.csv")
+    ] = None,
     missing: Annotated[
-        Literal["error", "drop", "fill"],
-        typer.Option(help="What to do with rows that lack a value."),
-    ] = "error",
+        Missing,
+        typer.Option(
+            help="Rows that lack a value: fill it, leave the prediction blank, or stop (of JSON "
+            "lines: say so of the row)."
+        ),
+    ] = "fill",
+    encoding: Annotated[
+        str | None, typer.Option(help="Of a csv file.", show_default="as in training")
+    ] = None,
+    separator: Annotated[
+        str | None, typer.Option(help="Of a csv file.", show_default="as the header shows")
+    ] = None,
+    decimal: Annotated[
+        str | None, typer.Option(help="Of a csv file.", show_default="as in training")
+    ] = None,
     json_: Json = False,
 ) -> None:
-    """Writes the rows of a table with the class that the model predicts, and its probabilities.
+    """Writes each row of a table with the class that the model predicts, and its probabilities.
+
+    There is a row for every row that was given. Of a model that predicts a number, that is
+    written. A threshold of the run decides here too.
 
     A category that the model does not know counts as one of all others, and a number outside its
     range as the nearer end, as in training; it is said where that happens. The column of the
-    classes need not be there, and is not looked at.
+    classes need not be there, and is not looked at. The file that is written has commas, points and
+    UTF-8, whatever was read.
     """
     from plumbline.data import DataError
     from plumbline.data.table_files import open_table
 
+    if str(data) == "-":
+        if out is not None or json_:
+            raise WrongUse(
+                "Rows on standard input are answered by JSON lines on standard output; leave "
+                f"{'--json' if json_ else '--out'} out."
+            )
+        answer_lines(_trained(run), missing)
+        return
+    out = out or Path("predictions.csv")
     if out.resolve() == data.resolve():
         raise WrongUse(f"--out is {out}, the data itself; give another file.")
-    model, encoding = _trained(run)
+    found = _trained(run)
+    made = found.encoding
+    assert made is not None
     try:
-        rows = open_table(data)
-        taken = [name for name in _added(encoding) if name in rows.names]
+        like = made.form
+        form = csv_form(encoding or like.encoding, separator, decimal or like.decimal)
+        rows = open_table(data, form)
+        taken = [name for name in _added(made) if name in rows.names]
         if taken:
             raise WrongUse(f"{data} has a column '{taken[0]}' already; rename it, or leave it out.")
-        counts, unseen = _write(out, model, encoding, rows, missing)
+        done = _write(out, found, made, rows, missing)
     except DataError as error:
         raise WrongUse(str(error)) from error
-    said = {one.name: _said(one, unseen[one.name]) for one in encoding.columns if unseen[one.name]}
+    columns = {one.name: one for one in made.columns}
+    said = {name: columns[name].said_of(_rows(name, n)) for name, n in done.unseen.items() if n}
     if json_:
-        predicted = {name: counts[name] for name in encoding.classes}
-        found = {"out": str(out), "rows": counts.total(), "predicted": predicted, "unseen": said}
-        show_json(found)
+        predicted = {name: done.predicted[name] for name in made.classes}
+        facts = {"out": str(out), "rows": done.rows, "predicted": predicted, "unseen": said}
+        show_json({**facts, "missing": dict(done.missing), "blank": done.blank})
         return
     for words in said.values():
         note(words)
+    if missing == "fill":
+        for name, count in done.missing.items():
+            note(f"{_rows(name, count)} no value, or none of its kind; it is filled.")
+    if made.target_range is not None:
+        blank = f"; {done.blank:,} predictions are blank" if done.blank else ""
+        show(f"{done.rows:,} rows, with the predicted {made.target}, are in {out}{blank}.")
+        return
     shown = table("predicted", "rows")
-    for name in encoding.classes:
-        shown.add_row(name, f"{counts[name]:,}")
+    for name in made.classes:
+        shown.add_row(name, f"{done.predicted[name]:,}")
+    if done.blank:
+        shown.add_row("(blank)", f"{done.blank:,}")
     console.print(shown)
-    show(f"{counts.total():,} rows, with the probability of each class, are in {out}.")
+    show(f"{done.rows:,} rows, with the probability of each class, are in {out}.")
 
 
-def _trained(folder: Path) -> tuple[nn.Module, TableEncoding]:
-    """The model of a finished run, and how rows become what it sees."""
-    from plumbline.experiments.files import ENCODING, FileError
+def _trained(folder: Path) -> Loaded:
+    """A model of which it is known how rows become what it sees."""
+    from plumbline.experiments.files import ENCODING
     from plumbline.instruments import load
 
     found = load(folder)
@@ -85,69 +132,76 @@ def _trained(folder: Path) -> tuple[nn.Module, TableEncoding]:
             f"{found.folder} has no {ENCODING}: the run was not made on a table. In Python, "
             "plumbline.load(folder).predict(x) takes what its model takes."
         )
-    options = found.result.model["options"]
-    sizes = {"features": len(found.encoding.features), "classes": len(found.encoding.classes)}
-    if any(options.get(name, size) != size for name, size in sizes.items()):
-        raise FileError(
-            f"{found.folder / ENCODING} has {sizes['features']} features and {sizes['classes']} "
-            f"classes, and the network {options.get('features')} and {options.get('classes')}: it "
-            "is not of this run. `plumbline verify` says which file was changed."
-        )
-    return found.model, found.encoding
+    return found
+
+
+@dataclass
+class _Done:
+    """What was written: rows by class, and cells by column that are unseen or missing."""
+
+    predicted: Counter[str] = field(default_factory=Counter)
+    unseen: Counter[str] = field(default_factory=Counter)
+    missing: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+    blank: int = 0
 
 
 def _write(
     out: Path,
-    model: nn.Module,
+    found: Loaded,
     encoding: TableEncoding,
     rows: Table,
-    missing: Literal["error", "drop", "fill"],
-) -> tuple[Counter[str], Counter[str]]:
-    """Writes all rows; how many are of each class, and how many cells of each column unseen."""
+    missing: Missing,
+) -> _Done:
+    """Writes all rows."""
     import torch
 
     from plumbline import durable
     from plumbline.experiments.files import FileError
     from plumbline.without_trace import evaluating
 
-    counts: Counter[str] = Counter()
-    unseen: Counter[str] = Counter()
+    done, added = _Done(), _added(encoding)
     try:
         with (
             durable.replacing(out) as descriptor,
             open(descriptor, "w", encoding="utf-8", newline="", closefd=False) as stream,
-            evaluating(model),
+            evaluating(found.model),
             torch.no_grad(),
         ):
             writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow([*rows.names, *_added(encoding)])
-            for chunk, x in encoding.pieces(rows, missing=missing):
-                chances = model(x).double().softmax(1)
-                predicted = [encoding.classes[place] for place in chances.argmax(1).tolist()]
-                counts.update(predicted)
+            writer.writerow([*rows.names, *added])
+            for chunk, x in encoding.pieces(
+                rows, missing="error" if missing == "error" else "fill"
+            ):
+                chances = found.predict(x)
+                predicted = found.decide(chances)
+                lacking = encoding.lacking(chunk)
+                blank = {place for place, _ in lacking} if missing == "blank" else set()
+                done.missing.update(name for _, name in lacking)
+                done.rows, done.blank = done.rows + len(chunk), done.blank + len(blank)
                 for one in encoding.columns:
-                    unseen[one.name] += one.unseen(chunk.columns[one.name])
-                numbers = ([f"{p:.6f}" for p in row] for row in chances.tolist())
+                    done.unseen[one.name] += one.unseen(chunk.columns[one.name], encoding.gaps)
                 cells = zip(*(chunk.columns[name] for name in rows.names), strict=True)
-                for given, name, row in zip(cells, predicted, numbers, strict=True):
-                    writer.writerow([*given, name, *row])
+                own = zip(predicted, chances.tolist(), strict=True)
+                for row, (given, (name, values)) in enumerate(zip(cells, own, strict=True)):
+                    if row in blank:
+                        writer.writerow([*given, *("" for _ in added)])
+                        continue
+                    numbers = [f"{p:.6f}" for p in values] if encoding.classes else []
+                    done.predicted[str(name)] += 1
+                    writer.writerow([*given, name, *numbers])
     except OSError as error:
         why = f"{error.strerror}. {durable.advice(error)}"
         raise FileError(f"Cannot write {out}: {why}.") from error
-    return counts, unseen
+    return done
 
 
 def _added(encoding: TableEncoding) -> list[str]:
     """The columns that are written beside those of the rows."""
+    from plumbline.data.json_rows import PREDICTION, PROBABILITY
+
     return [PREDICTION, *(f"{PROBABILITY}{name}" for name in encoding.classes)]
 
 
-def _said(column: Column, count: int) -> str:
-    """What was done with ``count`` cells that no training row had."""
-    from plumbline.data.table_encoding import Numeric
-
-    start = f"{column.name}: {count:,} {'row has' if count == 1 else 'rows have'} "
-    if isinstance(column, Numeric):
-        where = f"outside {column.low:g} to {column.high:g}"
-        return f"{start}a number {where}; it is taken as the nearer end."
-    return f"{start}a category that the model does not know; it counts as another."
+def _rows(name: str, count: int) -> str:
+    return f"{name}: {count:,} {'row has' if count == 1 else 'rows have'}"

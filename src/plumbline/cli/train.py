@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from plumbline.cli.app import Json, app, examples, note, tiny
+from plumbline.cli.app import Json, app, console, examples, note
 from plumbline.cli.interrupts import stopping_after_the_step
-from plumbline.cli.options import Out, Recipe, Seed, described
+from plumbline.cli.options import Ledger, Limit, Out, Recipe, Seed, described
 from plumbline.cli.progress import watching_one
 from plumbline.cli.run_summary import settle, show_run
 
@@ -20,6 +20,7 @@ from plumbline.cli.run_summary import settle, show_run
         "plumbline train --data my.csv --target income --sensitive sex --sensitive race "
         "--epsilon 1 --method global-adapt --set clip=0.5 --epochs 20",
         "plumbline train --data my.parts:visits --model my.parts:network --method my.rules:Soft",
+        "plumbline train runs/my/Global-Adapt-* --threshold auto   (that run again, changed)",
         "plumbline train demo-untuned --method DPSGD   (a run of that recipe)",
         "torchrun --nproc-per-node 2 -m plumbline train demo-untuned   (by two processes)",
     )
@@ -28,12 +29,8 @@ from plumbline.cli.run_summary import settle, show_run
 def train(
     description: dict[str, Any],
     recipe: Recipe = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(
-            help="A ledger shared by all runs on this data; else one in the run's folder."
-        ),
-    ] = None,
+    ledger: Ledger = None,
+    limit: Limit = None,
     seed: Seed = None,
     out: Out = Path("runs"),
     tensorboard: Annotated[
@@ -46,12 +43,14 @@ def train(
             help="Go on also if over a twentieth of the steps were lost.",
         ),
     ] = False,
+    page: Annotated[bool, typer.Option("--page/--no-page", help="Write the HTML page.")] = True,
     json_: Json = False,
 ) -> None:
     """Trains one model privately, evaluates it by group, and states the guarantee in words.
 
     Ctrl-C stops after a step and saves; the same command goes on from there.
     """
+    from plumbline import report
     from plumbline.cli.torchrun import launched
     from plumbline.instruments import training
     from plumbline.instruments.describing import METHOD, recipe_of
@@ -61,50 +60,35 @@ def train(
         description.setdefault("seeds", [0])
     made = recipe_of(recipe, **description)
     with launched():
-        made = settle(made, out / made.name, seed=seed, ledger=ledger)
+        root = out / made.name
+        made = settle(
+            made, root, description, seed=seed, ledger=ledger, limit=limit, to_release=True
+        )
         spec = training.spec_of(made, seed)
         folder = out / made.name / spec.folder
         with stopping_after_the_step(folder):
-            announce(spec, description, folder)
-            found = _trained(made, spec.name, seed, out, ledger, tensorboard, accept_loss)
-            show_run(found, json_)
+            announce(spec, folder)
+            with watching_one(spec.name) as on_progress:
+                found = training.train(
+                    made,
+                    seed=seed,
+                    folder=out,
+                    ledger=ledger,
+                    tensorboard=tensorboard,
+                    accept_loss=accept_loss,
+                    on_progress=on_progress,
+                )
+            first = not console.quiet  # of several processes, the one that speaks
+            show_run(found, json_, report.write(found.folder) if page and first else None)
 
 
-def _trained(
-    recipe: Any,
-    name: str,
-    seed: int | None,
-    out: Path,
-    ledger: Path | None,
-    tensorboard: bool,
-    accept_loss: bool,
-) -> Any:
-    from plumbline.instruments import training
-
-    with watching_one(name) as on_progress:
-        return training.train(
-            recipe,
-            seed=seed,
-            folder=out,
-            ledger=ledger,
-            tensorboard=tensorboard,
-            accept_loss=accept_loss,
-            on_progress=on_progress,
-        )
-
-
-def announce(spec: Any, description: dict[str, Any], folder: Path) -> None:
-    """What was decided for the user, where a run stands, and what a crash could cost it."""
+def announce(spec: Any, folder: Path) -> None:
+    """Where a run stands, and what a crash could cost it."""
     from plumbline.experiments.files import CHECKPOINT, RESULT
     from plumbline.experiments.running import RESERVE
     from plumbline.training.keeping import crash_cost
 
     recipe = spec.recipe
-
-    if "data" in description and "delta" not in description:
-        private = recipe.budget.sampling_rate is not None
-        why = "the number of records is private" if private else "at most 1/(10 n) for n records"
-        note(f"Delta is {tiny(recipe.budget.delta)}: {why}.")
     method = recipe.methods[0].build() if len(recipe.methods) == 1 else None
     if method is not None and method.unbounded_reason is not None:
         note(f"No guarantee: {method.unbounded_reason}.")

@@ -9,7 +9,7 @@ import typer
 
 from plumbline.cli.app import Json, app, console, examples, show, show_json, table
 from plumbline.cli.interrupts import stopping
-from plumbline.cli.options import Out, Recipe, Workers, described
+from plumbline.cli.options import Ledger, Metric, Out, Recipe, Workers, described
 from plumbline.cli.progress import watching
 from plumbline.cli.run_summary import settle
 
@@ -29,6 +29,8 @@ def tune(
         int | None,
         typer.Option(help="Settings tried for each method.", show_default="the recipe's", min=1),
     ] = None,
+    metric: Metric = None,
+    ledger: Ledger = None,
     out: Out = Path("runs"),
     workers: Workers = None,
     json_: Json = False,
@@ -42,10 +44,14 @@ def tune(
 
     if trials is not None:
         description["trials"] = trials
+    if metric is not None:
+        description["objective"] = metric
     made = instruments.recipe_of(recipe, **description)
-    made = settle(made, out / made.name)
+    made = settle(made, out / made.name, description, ledger=ledger)
     with watching() as watch, stopping(watch, out / made.name):
-        found = instruments.tune(made, folder=out, workers=workers, on_progress=watch)
+        found = instruments.tune(
+            made, folder=out, ledger=ledger, workers=workers, on_progress=watch
+        )
     path = out / made.name / "tuned.toml"
     if json_:
         rows = [

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from plumbline.cli.app import Json, WrongUse, app, console, examples, note, show, show_json, table
+from plumbline.cli.app import (
+    Json,
+    WrongUse,
+    app,
+    console,
+    examples,
+    note,
+    show,
+    show_json,
+    show_statement,
+    table,
+)
 
 if TYPE_CHECKING:
     from plumbline.experiments.verification import Check, Verification
@@ -104,9 +115,7 @@ def _show_one(found: Verification) -> None:
     else:
         show(f"Nothing is contradicted ({counted}).")
     console.print()
-    show("No file can confirm:")
-    for item in NEVER:
-        show(f"- {item}")
+    show_statement("\n".join(["No file can confirm:", *(f"- {item}" for item in NEVER)]))
 
 
 def _show_all(found: list[Verification]) -> None:

@@ -1,7 +1,7 @@
 """Clipping without a threshold: every gradient is scaled, long or short.
 
-``Normalised`` is paper 003, Eq. 8: the factor is ``1 / n_i``. ``Automatic`` is AUTO-S of Bu et al.
-(2022), its stable form: ``C / (n_i + 0.01)``, which lets short gradients stay short.
+``Normalised`` is Clipping Bias Reduction, Eq. 8: the factor is ``1 / n_i``. ``Automatic`` is AUTO-S
+of Bu et al. (2022), its stable form: ``C / (n_i + 0.01)``, which lets short gradients stay short.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Clipping of averages over small groups of records (paper 003, section 3.3 and Fig. 8).
+"""Clipping of averages over small groups of records.
+
+From Clipping Bias Reduction, section 3.3 and Fig. 8.
 
 Each record of a batch draws one of ``round(L / p)`` buckets, by itself; a bucket's gradients are
 added, divided by p, and clipped. One record touches one bucket and can at most turn its clipped

@@ -1,4 +1,6 @@
-"""Global scaling (paper 004, Alg. 2): one factor for almost all records keeps the direction.
+"""Global scaling: one factor for almost all records keeps the direction.
+
+From Gradient Misalignment, Alg. 2.
 
 Records within a bound Z are scaled by ``C / Z``, all alike. Those beyond it are dropped by
 ``Global`` (Bu et al., 2021) and clipped to C by ``GlobalAdapt``, whose Z follows the norms: its

@@ -1,4 +1,4 @@
-"""A clip bound for each group (DPSGD-F: Xu et al., 2021; paper 004, Alg. 3).
+"""A clip bound for each group (DPSGD-F: Xu et al., 2021; Gradient Misalignment, Alg. 3).
 
 Groups whose gradients are long get a larger bound. Before the gradients are scaled, one question
 asks for each group how many norms are above C and how many are not: a record changes one of these

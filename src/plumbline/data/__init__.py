@@ -14,6 +14,7 @@ from plumbline.data.image_folder import image_folder as from_images
 from plumbline.data.loading import load
 from plumbline.data.own import as_splits
 from plumbline.data.table_encoding import TableEncoding, read_encoding
+from plumbline.data.table_look import Look, look_at
 from plumbline.data.table_schema import Schema, read_schema
 from plumbline.data.tables import table
 from plumbline.data.text import Vocabulary, corpus
@@ -23,6 +24,7 @@ __all__ = [
     "DATASETS",
     "Constant",
     "DataError",
+    "Look",
     "Schema",
     "Split",
     "Splits",
@@ -38,6 +40,7 @@ __all__ = [
     "glove_vectors",
     "hashed",
     "load",
+    "look_at",
     "random_vectors",
     "read_encoding",
     "read_schema",

@@ -1,10 +1,10 @@
-"""Adult ("Census Income", Becker and Kohavi 1996), preprocessed as in paper 004; in the package.
+"""Adult ("Census Income", Becker and Kohavi 1996), as Gradient Misalignment has it; in the package.
 
 All 45,222 complete rows of adult.data and adult.test, without ``fnlwgt``, become 98 features.
 Numbers are z-scored with the training part, or scaled to the ranges stated below; only the latter
-leaves nothing outside epsilon. (Paper 004 z-scores over the training and test parts.) With 52 steps
-at the thresholds stated below, even a linear model can be non-linear in a number: a capital gain of
-8,000 says more than one of 2,000, and one of 90,000 hardly more.
+leaves nothing outside epsilon. (Gradient Misalignment z-scores over the training and test parts.)
+With 52 steps at the thresholds stated below, even a linear model can be non-linear in a number: a
+capital gain of 8,000 says more than one of 2,000, and one of 90,000 hardly more.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ def _constants(scaling: str, balanced: bool) -> tuple[Constant, ...]:
         if scaling != "training"
         else Constant(f"the means and standard deviations of {names}", "training")
     )
-    sampling = Constant("the probability 14695/30527 of keeping a male (paper 004)", "public")
+    kept = "the probability 14695/30527 of keeping a male (Gradient Misalignment)"
+    sampling = Constant(kept, "public")
     lists = Constant("the categories of the columns, as adult.names lists them", "public")
     thresholds = Constant(f"the thresholds of {', '.join(PUBLIC_STEPS)}", "public")
     found = (scales, lists, sampling) if balanced else (scales, lists)

@@ -17,6 +17,7 @@ from plumbline.registry import Registry
 
 if TYPE_CHECKING:
     from plumbline.data.table_encoding import TableEncoding
+    from plumbline.data.table_rows import RowUse
 
 Source = Literal["public", "private", "training"]
 Prepare = Callable[[Tensor], Tensor]
@@ -159,6 +160,11 @@ class Splits:
         constants: Where the numbers of the preprocessing come from.
         features: The names of x's columns, where x is a table.
         encoding: How rows of that table become x; None for others.
+        use: How many rows of that table take part; None for others.
+        target_range: Where the target is a number: the lowest and highest one, which y has as -1
+            and 1. There are no classes then.
+        third: Records that are neither trained on nor reported on, to choose a threshold on, if
+            one is to be chosen.
     """
 
     name: str
@@ -169,6 +175,9 @@ class Splits:
     constants: tuple[Constant, ...] = ()
     features: tuple[str, ...] = ()
     encoding: TableEncoding | None = None
+    use: RowUse | None = None
+    target_range: tuple[float, float] | None = None
+    third: Split | None = None
 
     def __post_init__(self) -> None:
         self.train.not_covered = self.not_covered

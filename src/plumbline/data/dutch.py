@@ -1,4 +1,4 @@
-"""The Dutch census of 2001 (IPUMS; Zliobaite et al. 2011), preprocessed as in paper 004.
+"""The Dutch census of 2001 (IPUMS; Zliobaite et al. 2011), as Gradient Misalignment has it.
 
 60,420 rows: ``sex`` and ``prev_residence_place`` are one feature each, the other nine columns are
 one-hot, which makes 59 features; none is scaled. The counts are those of Le Quy et al. 2022, "A

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from plumbline.data.files import DataError
+from plumbline.data.table_cells import unit_range
 
 Where = Callable[[int], str]
 
@@ -59,9 +60,13 @@ def one_hot(
 
 def to_unit_range(column: Tensor, ends: tuple[float, float]) -> Tensor:
     """Maps the range ``ends`` to ``[-1, 1]``; values outside go to the nearer end."""
+    return torch.from_numpy(unit_range(column.double().numpy(), ends))
+
+
+def from_unit_range(column: Tensor, ends: tuple[float, float]) -> Tensor:
+    """Maps ``[-1, 1]`` back to the range ``ends``, and what lies outside along with it."""
     low, high = ends
-    middle, half = (low + high) / 2, (high - low) / 2 or 1.0  # if all are equal: zero
-    return ((column.double().clamp(low, high) - middle) / half).float()
+    return (low + high) / 2 + column.double() * ((high - low) / 2 or 1.0)
 
 
 def split(records: int, test_fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -168,27 +168,33 @@ def _unreadable(path: Path, error: Exception) -> str:
             f"{path} cannot be read to its end: {error}. It has {size:,} bytes: it is damaged or "
             "truncated, or another kind of file than its name says."
         )
-    line, wide = _not_utf8(path)
-    encoding = "utf-16" if wide else "latin1"
-    excel = " (in Excel as 'CSV UTF-8')" if path.suffix.lower() == ".csv" else ""
+    if error.encoding not in ("utf-8", "utf-8-sig"):
+        return f"{path} is not {error.encoding}; give the encoding that it has."
+    line, encoding = not_utf8(path)
+    if path.suffix.lower() == ".csv":
+        return (
+            f"{path} is not UTF-8 (line {line:,}); it looks like {encoding}. Say so (--encoding "
+            f"{encoding}), or save it as UTF-8 (in Excel as 'CSV UTF-8')."
+        )
     new = path.with_name(f"{path.stem}-utf8{path.suffix}")
     return (
-        f"{path} is not UTF-8 (line {line:,}). Save it as UTF-8{excel}, "
-        f"or convert it, as in: iconv -f {encoding} -t utf-8 {shlex.quote(str(path))} > "
-        f"{shlex.quote(str(new))}"
+        f"{path} is not UTF-8 (line {line:,}). Save it as UTF-8, or convert it, as in: iconv -f "
+        f"{encoding} -t utf-8 {shlex.quote(str(path))} > {shlex.quote(str(new))}"
     )
 
 
-def _not_utf8(path: Path) -> tuple[int, bool]:
-    """The first line that is not UTF-8, and whether the file starts like UTF-16."""
+def not_utf8(path: Path) -> tuple[int, str]:
+    """The first line that is not UTF-8, and which encoding the file seems to have."""
     wide = False
     with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):  # no character spans two lines
             wide = wide or (number == 1 and line.startswith((codecs.BOM_LE, codecs.BOM_BE)))
             try:
                 line.decode("utf-8")
-            except UnicodeDecodeError:
-                return number, wide
+            except UnicodeDecodeError as error:
+                # What latin-1 has between 128 and 159, nobody writes; cp1252 has quotes there.
+                odd = any(128 <= byte < 160 for byte in line[error.start :])
+                return number, "utf-16" if wide else "cp1252" if odd else "latin-1"
     raise DataError(f"{path} was changed while it was read. Try again.")
 
 

@@ -7,7 +7,6 @@ values that are not zero, padded to one width, which ``models.hashed`` takes as 
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,11 @@ from torch import Tensor
 
 from plumbline.checks import check_count
 from plumbline.data.base import Constant
+from plumbline.data.table_cells import bins_of, hash_of
 from plumbline.data.text import Corpus
 
 _Hashes = NDArray[np.uint64]
 _Numbers = NDArray[np.integer[Any]]
-_BELOW_SIGN = np.uint64(2**63 - 1)
 
 
 class SparseRows:
@@ -77,7 +76,7 @@ def hashed(texts: Corpus, bins: int = 2**16, *, bigrams: bool = False) -> Sparse
     """
     check_count("bins", bins)
     words = len(texts.words)
-    hashes = np.array([_hash(word) for word in texts.words], np.uint64)
+    hashes = np.array([hash_of(word) for word in texts.words], np.uint64)
     starts, found = _once(texts.numbers, texts.starts, words)
     total = _binned(starts, hashes[found], bins)
     if bigrams:
@@ -124,16 +123,10 @@ def _pairs(texts: Corpus) -> tuple[_Numbers, _Numbers]:
 
 def _binned(starts: _Numbers, hashes: _Hashes, bins: int) -> Any:
     """The sums of the signs in each text's bins, a sparse array ``[n, bins]``."""
-    signs = np.where(hashes > _BELOW_SIGN, -1.0, 1.0)
-    places = ((hashes & _BELOW_SIGN) % np.uint64(bins)).astype(np.int64)
+    places, signs = bins_of(hashes, bins)
     table = csr_array((signs, places, starts.astype(np.int64)), shape=(len(starts) - 1, bins))
     table.sum_duplicates()
     return table
-
-
-def _hash(word: str) -> int:
-    """64 bits that are the same on every machine and in every run."""
-    return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
 
 
 def _mixed(first: _Hashes, second: _Hashes) -> _Hashes:

@@ -9,98 +9,37 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
-from plumbline.data.encoding import check_one_of, to_unit_range
+from plumbline.data.csv_files import CsvForm
+from plumbline.data.encoding import check_one_of
 from plumbline.data.files import DataError
-from plumbline.data.table_counts import lacking, numbers_of
-from plumbline.data.table_files import NO_HEADER, Table, TableChunk, open_table
+from plumbline.data.table_cells import encode, texts_of
+from plumbline.data.table_columns import Column
+from plumbline.data.table_counts import lacking
+from plumbline.data.table_files import (
+    NO_HEADER,
+    Table,
+    TableChunk,
+    TableSource,
+    is_frame,
+    open_table,
+)
 
-FORMAT = 3
+FORMAT = 4
 Missing = Literal["error", "drop", "fill"]
 MISSING = ("error", "drop", "fill")
-
-
-@dataclass(frozen=True)
-class Numeric:
-    """A column of numbers, which becomes one feature.
-
-    Attributes:
-        name: The column.
-        low: What becomes -1, and all below it.
-        high: What becomes 1, and all above it.
-        fill: What a missing number is taken to be, where missing ones are filled.
-    """
-
-    name: str
-    low: float
-    high: float
-    fill: float
-
-    def __post_init__(self) -> None:
-        if not (-math.inf < self.low <= self.high < math.inf and math.isfinite(self.fill)):
-            raise ValueError(f"The range of '{self.name}' is ({self.low}, {self.high}).")
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The features' names."""
-        return (self.name,)
-
-    def encode(self, cells: Sequence[str], gaps: set[str]) -> Tensor:
-        """The cells as numbers, ``[R, 1]``; what is missing, or no number, is filled."""
-        numbers = numbers_of(cells)
-        if not gaps.isdisjoint(cells):
-            numbers[[cell in gaps for cell in cells]] = np.nan
-        filled = np.where(np.isnan(numbers), self.fill, numbers)
-        return to_unit_range(torch.from_numpy(filled), (self.low, self.high))[:, None]
-
-    def unseen(self, cells: Sequence[str]) -> int:
-        """How many cells are treated as another: those outside the range."""
-        found = numbers_of(cells)
-        return int(((found < self.low) | (found > self.high)).sum())
-
-
-@dataclass(frozen=True)
-class Categorical:
-    """A column of categories, which becomes one feature for each, and one for all other cells.
-
-    Attributes:
-        name: The column.
-        categories: The categories.
-    """
-
-    name: str
-    categories: tuple[str, ...]
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The features' names."""
-        return (*(f"{self.name}={value}" for value in self.categories), f"{self.name} (other)")
-
-    def encode(self, cells: Sequence[str], gaps: set[str]) -> Tensor:
-        """The cells as numbers, ``[R, categories + 1]``."""
-        coded = codes_or_other(cells, self.categories)
-        rows = torch.zeros(len(coded), len(self.categories) + 1)
-        return rows.scatter_(1, coded[:, None], 1.0)
-
-    def unseen(self, cells: Sequence[str]) -> int:
-        """How many cells count as none of the categories."""
-        known = set(self.categories)
-        return sum(cell not in known for cell in cells)
-
-
-Column = Numeric | Categorical
+FLAG = " (missing)"
+"""How the name of the feature ends that says whether a column's cell is missing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,9 +48,12 @@ class TableEncoding:
 
     Attributes:
         target: The column that is predicted.
-        classes: Its values, by number.
+        classes: Its values, by number; none where it is a number itself.
+        target_range: Where it is: what the model's outputs -1 and 1 stand for.
         columns: The columns that are learned from, in the order of their features.
         missing_values: What a missing cell says.
+        flagged: Whether each column has a feature that says whether its cell is missing.
+        form: How the cells stand in the csv file that was learned from.
         not_covered: In words, what of this was taken from the private training rows as they are.
     """
 
@@ -119,7 +61,10 @@ class TableEncoding:
     classes: tuple[str, ...]
     columns: tuple[Column, ...]
     missing_values: tuple[str, ...] = ("",)
+    flagged: bool = False
+    form: CsvForm = field(default_factory=CsvForm)
     not_covered: tuple[str, ...] = ()
+    target_range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if not self.columns:
@@ -128,34 +73,56 @@ class TableEncoding:
     @property
     def features(self) -> tuple[str, ...]:
         """The names of x's columns."""
-        return tuple(name for column in self.columns for name in column.features)
+        flags = [FLAG] if self.flagged else []
+        return tuple(
+            name
+            for column in self.columns
+            for name in (*column.features, *(f"{column.name}{flag}" for flag in flags))
+        )
+
+    @property
+    def gaps(self) -> set[str]:
+        """What a missing cell says."""
+        return set(self.missing_values)
+
+    def lacking(self, chunk: TableChunk) -> list[tuple[int, str]]:
+        """The places of cells that are missing, or none of their kind, with their columns."""
+        readers = {one.name: one.read for one in self.columns if one.read is not None}
+        return list(lacking(chunk, [one.name for one in self.columns], readers, self.gaps))
 
     def encode(self, chunk: TableChunk) -> Tensor:
         """Rows as numbers, ``[R, features]``; what is missing is filled."""
-        cells, gaps = chunk.columns, set(self.missing_values)
-        return torch.cat([one.encode(cells[one.name], gaps) for one in self.columns], 1)
+        columns = [vars(one) for one in self.columns]
+        return torch.from_numpy(encode(columns, chunk.columns, self.gaps, flagged=self.flagged))
 
-    def read(self, path: str | os.PathLike[str], *, missing: Missing = "error") -> Tensor:
-        """The rows of a csv or parquet file as a model sees them, ``[n, features]``.
+    def texts(self, name: str, cells: Sequence[Any]) -> list[str]:
+        """The cells of a DataFrame's column, or of JSON, as the file says them."""
+        column: Any = next((vars(one) for one in self.columns if one.name == name), {})
+        return texts_of(column, cells, decimal=self.form.decimal, missing=self.missing_values)
 
-        The file needs the columns that were learned from, in any order; others are not looked at.
-        Numbers outside a column's range go to its nearer end, and categories that the encoding does
-        not have are all one.
+    def read(self, source: TableSource, *, missing: Missing = "fill") -> Tensor:
+        """The rows of a table as a model sees them, ``[n, features]``.
+
+        It needs the columns that were learned from, in any order; others are not looked at. Numbers
+        outside a column's range go to its nearer end, and categories that the encoding does not
+        have are all one.
 
         Args:
-            path: The file.
+            source: A csv or parquet file, or a DataFrame.
             missing: What to do with a row in which a cell is missing, or no number in a column of
-                numbers: "error"; "drop" leaves it out; "fill" takes the column's fill for a number,
-                and for a category that of all others.
+                numbers: "fill" takes the column's fill; "drop" leaves the row out; "error".
 
         Raises:
             DataError: For a column that is not there, or a cell that cannot be used, by name.
         """
-        found = [rows for _, rows in self.pieces(open_table(path), missing=missing)]
+        if is_frame(source) and not len(source):
+            return torch.empty(0, len(self.features))
+        rows = open_table(source, self.form, self.texts)
+        found = [x for _, x in self.pieces(rows, missing=missing)]
         return torch.cat(found) if found else torch.empty(0, len(self.features))
 
     def pieces(
-        self, table: Table, *, missing: Missing = "error"
+        self, table: Table, *, missing: Missing = "fill"
     ) -> Iterator[tuple[TableChunk, Tensor]]:
         """As ``read``, some rows at a time: as they are in the file, and ``[R, features]``."""
         check_one_of("missing", missing, MISSING)
@@ -167,16 +134,14 @@ class TableEncoding:
                 f"{table.title} has no column {', '.join(absent)}, which the model was trained on. "
                 f"{there}"
             )
-        gaps = set(self.missing_values)
-        numeric = {one.name for one in self.columns if isinstance(one, Numeric)}
         for chunk in table.chunks():
-            bad = {} if missing == "fill" else dict(lacking(chunk, names, numeric, gaps))
+            bad = {} if missing == "fill" else dict(self.lacking(chunk))
             if bad and missing == "error":
                 place = min(bad)
                 raise DataError(
                     f"The column '{bad[place]}' has no value, or none of its kind, in "
                     f"{table.where(chunk.rows[place])}. Fill such cells (--missing fill), or leave "
-                    "their rows out (--missing drop)."
+                    "the prediction of such rows blank (--missing blank)."
                 )
             if bad:
                 chunk = chunk.keep([place for place in range(len(chunk)) if place not in bad])
@@ -214,10 +179,3 @@ def read_encoding(path: str | os.PathLike[str]) -> TableEncoding:
 @cache
 def _stored() -> TypeAdapter[TableEncoding]:
     return TypeAdapter(TableEncoding)
-
-
-def codes_or_other(cells: Sequence[str], categories: Sequence[str]) -> Tensor:
-    """The place of each cell among the categories, ``[R]``; of any other cell, the one after."""
-    places = {value: place for place, value in enumerate(categories)}
-    coded = [places.get(cell, len(categories)) for cell in cells]
-    return torch.tensor(coded, dtype=torch.int64)

@@ -7,9 +7,6 @@ it again, so that what is held depends on the columns and not on how many rows t
 
 from __future__ import annotations
 
-import csv
-import itertools
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from plumbline.data.csv_files import Columns, CsvForm, read_csv
 from plumbline.data.files import DataError, reading
+from plumbline.data.table_cells import as_text
 
-CELLS = 1 << 18  # of one piece, at most: some 15 MB of text
-
-Columns = dict[str, list[str]]
-"""The cells by column, each ``[R]``."""
+CELLS = 1 << 15  # of one piece, at most: some 2 MB of text, which a processor keeps at hand
 
 
 @dataclass(frozen=True)
@@ -98,8 +94,22 @@ def is_frame(data: object) -> TypeGuard[Any]:
     return kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame"
 
 
-def open_table(source: TableSource) -> Table:
+Texts = Callable[[str, Sequence[Any]], list[str]]
+"""From a column's name and its cells in a DataFrame to these cells as text."""
+
+
+def as_texts(name: str, cells: Sequence[Any]) -> list[str]:
+    """Cells as text, of a column of which nothing is known."""
+    return [as_text(cell) for cell in cells]
+
+
+def open_table(source: TableSource, form: CsvForm | None = None, texts: Texts = as_texts) -> Table:
     """A csv or parquet file, by the ending of its name, or a DataFrame.
+
+    Args:
+        source: The file, or the DataFrame.
+        form: Of a csv file.
+        texts: How the cells of a DataFrame are read.
 
     Raises:
         DataError: If the file cannot be read, or there are no rows.
@@ -110,86 +120,43 @@ def open_table(source: TableSource) -> Table:
             raise DataError(f"The DataFrame has more than one column called {', '.join(twice)}.")
         if not len(source) or not names:
             raise DataError("The DataFrame has no rows.")
-        return Table("the DataFrame", names, partial(_of_frame, source))
-    file = Path(source)
-    if not file.is_file():
-        raise DataError(f"There is no file {file}. Give the path of a csv or parquet file.")
-    start = next(_of_file(file, 1), None)
+        return Table("the DataFrame", names, partial(_of_frame, source, texts))
+    file = existing(source)
+    pieces = partial(_of_file, file, form or CsvForm())
+    start = next(pieces(1), None)
     if not start:
         raise DataError(f"{file} has no rows.")
-    return Table(str(file), tuple(start), partial(_of_file, file), file)
+    return Table(str(file), tuple(start), pieces, file)
 
 
-def _of_frame(frame: Any, size: int) -> Iterator[Columns]:
+def existing(path: str | os.PathLike[str]) -> Path:
+    """The path of a file that is there."""
+    file = Path(path)
+    if not file.is_file():
+        raise DataError(f"There is no file {file}. Give the path of a csv or parquet file.")
+    return file
+
+
+def _of_frame(frame: Any, texts: Texts, size: int) -> Iterator[Columns]:
     for first in range(0, len(frame), size):
         piece = frame.iloc[first : first + size]
         yield {
-            str(name): ["" if gone else _text(cell) for cell, gone in zip(cells, gaps, strict=True)]
+            str(name): texts(str(name), piece.iloc[:, place].tolist())
             for place, name in enumerate(frame.columns)
-            for cells, gaps in [(piece.iloc[:, place].tolist(), piece.iloc[:, place].isna())]
         }
 
 
-def _of_file(file: Path, size: int) -> Iterator[Columns]:
-    readers = {".csv": _read_csv, ".parquet": _read_parquet}
+def _of_file(file: Path, form: CsvForm, size: int) -> Iterator[Columns]:
+    readers: dict[str, Callable[[Path, int], Iterator[Columns]]] = {
+        ".csv": partial(read_csv, form=form),
+        ".parquet": _read_parquet,
+    }
     if file.suffix.lower() not in readers:
         raise DataError(
             f"{file} is no table that can be read; its name must end in .csv or .parquet."
         )
     with reading(None, file):
         yield from readers[file.suffix.lower()](file, size)
-
-
-def _read_csv(path: Path, size: int) -> Iterator[Columns]:
-    with path.open(encoding="utf-8-sig", newline="") as stream:
-        lines = csv.reader(stream, skipinitialspace=True)
-        try:
-            names = [name.strip() for name in next(lines, [])]
-            twice = [place for place, name in enumerate(names, 1) if names.count(name) > 1]
-            if twice:
-                raise DataError(
-                    f"The columns {', '.join(map(str, twice))} of {path} share their names with "
-                    "others. The first row must name the columns, each differently."
-                )
-            _check_separator(path, names)
-            done = 0
-            rows = (row for row in lines if row)
-            while piece := list(itertools.islice(rows, size)):
-                if set(map(len, piece)) != {len(names)}:
-                    place = next(k for k, row in enumerate(piece) if len(row) != len(names))
-                    raise DataError(
-                        f"Row {done + place + 1} of {path} has {len(piece[place])} cells where the "
-                        f"header has {len(names)}: the file is damaged, or its cells are not "
-                        "separated by commas."
-                    )
-                done += len(piece)
-                cells = zip(*piece, strict=True)
-                yield {name: _stripped(of) for name, of in zip(names, cells, strict=True)}
-        except csv.Error as error:
-            raise OSError(f"csv.{type(error).__name__}") from None
-
-
-def _check_separator(path: Path, names: Sequence[str]) -> None:
-    """Refuses a single column whose name is that of several: a table has two columns at least."""
-    if len(names) != 1:
-        return
-    for mark, word in ((";", "';'"), ("\t", "a tab"), ("|", "'|'")):
-        if mark in names[0]:
-            raise DataError(
-                f"{path} has a single column: its separator looks like {word}, and must be a "
-                "comma. Save it so (in Excel as 'CSV UTF-8 (comma "
-                f"delimited)'), or convert it: pandas.read_csv({path.name!r}, sep={mark!r}).to_csv("
-                f"{path.stem + '-commas.csv'!r}, index=False), with decimal=',' where numbers have "
-                "a comma."
-            )
-
-
-def _stripped(cells: Sequence[str]) -> list[str]:
-    """The cells without blanks around them; most columns have none anywhere, which is soon seen."""
-    words = "".join(cells)
-    if words.split(maxsplit=1) == [words]:
-        return list(cells)
-    return [cell.strip() for cell in cells]
 
 
 def _read_parquet(path: Path, size: int) -> Iterator[Columns]:
@@ -207,7 +174,7 @@ def _read_parquet(path: Path, size: int) -> Iterator[Columns]:
                 names = batch.schema.names
                 if batch.num_rows:
                     yield {
-                        name: [_text(cell) for cell in batch.column(place).to_pylist()]
+                        name: [as_text(cell) for cell in batch.column(place).to_pylist()]
                         for place, name in enumerate(names)
                     }
     except (ArrowException, OverflowError, ValueError) as error:
@@ -220,9 +187,3 @@ def _is_number(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _text(cell: Any) -> str:
-    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return ""
-    return cell.strip() if isinstance(cell, str) else str(cell)

@@ -6,7 +6,8 @@ one row more or less, of which the others keep their places, moves no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from plumbline.data.encoding import Where, check_share
 from plumbline.data.files import TableError
+from plumbline.data.table_cells import Reader
 from plumbline.data.table_counts import lacking
 from plumbline.data.table_files import Table, TableChunk
 from plumbline.record_random import Draws
@@ -52,73 +54,126 @@ class Rows:
 
     def split(self, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
         """The training and the test rows: each row has a coin of its own."""
-        check_share("test_fraction", test_fraction)
-        held = Draws(self.places, f"test rows, seed {seed}").uniform() < test_fraction
+        held = is_held_out(self.places, test_fraction, seed)
         return Rows(self.table, self.places[~held]), Rows(self.table, self.places[held])
 
 
+def is_held_out(places: Tensor, test_fraction: float, seed: int) -> Tensor:
+    """Which rows are test rows, ``[n]``."""
+    check_share("test_fraction", test_fraction)
+    return Draws(places, f"test rows, seed {seed}").uniform() < test_fraction
+
+
 @dataclass(frozen=True)
-class Gaps:
-    """What is missing in a table.
+class LeftOut:
+    """Which rows of a table are not used.
 
     Attributes:
-        rows: How many rows lack a value.
-        total: Of how many.
-        column: The column of the first such cell.
-        row: Its row, in words.
+        places: Their places in it, ``[n]``.
+        total: How many rows the table has.
+        columns: In how many rows each column lacks a value that is needed.
+        other: How many rows lack none, and have a class that is not known.
+        first: The column and row of the first cell that is missing, in words.
     """
 
-    rows: int
+    places: Tensor
     total: int
-    column: str
-    row: str
+    columns: Mapping[str, int]
+    other: int = 0
+    first: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class RowUse:
+    """How many rows take part, counted exactly: for whoever holds the table.
+
+    Attributes:
+        total: How many rows the table has.
+        left_out: How many of them take no part.
+        columns: In how many rows each column lacks a value that was needed.
+        other: How many rows have a class that was not found.
+        filled: In how many of the rows that take part a column was filled.
+        test: How many test rows take no part, and of how many.
+    """
+
+    total: int
+    left_out: int
+    columns: Mapping[str, int]
+    other: int
+    filled: Mapping[str, int]
+    test: tuple[int, int]
+
+    @property
+    def sentences(self) -> Iterator[str]:
+        """In words; nothing where all rows and cells are used as they are."""
+        if self.left_out:
+            why = [f"no value of {name} in {rows:,}" for name, rows in self.columns.items()]
+            why += [f"a class that is not known in {self.other:,}"] if self.other else []
+            share = 100 * self.left_out / self.total
+            yield (
+                f"{self.left_out:,} of {self.total:,} rows ({share:.1f} %) are left out: "
+                f"{', '.join(why)}."
+            )
+        if filled := [f"{name} in {rows:,} rows" for name, rows in self.filled.items() if rows]:
+            yield (
+                "Missing cells are filled, and a feature of each column says where (--missing drop "
+                f"leaves such rows out): {', '.join(filled)}."
+            )
+
+    def to_json(self) -> dict[str, int]:
+        """What a result keeps: of the test rows alone, as of all that it reports."""
+        left_out, rows = self.test
+        return {"test_rows": rows, "left_out": left_out}
 
 
 def usable(
     table: Table,
     needed: Sequence[str],
     *,
-    numeric: set[str],
+    readers: Mapping[str, Reader],
     gaps: set[str],
     classes: tuple[str, set[str]] | None = None,
-) -> tuple[Rows, Gaps | None]:
-    """The rows in which no needed cell is missing, and what is missing in the others.
+) -> tuple[Rows, LeftOut]:
+    """The rows in which no needed cell is missing, and which are not used.
 
     Args:
         table: The table.
         needed: The columns that must have a value.
-        numeric: Those of which a cell that is no finite number counts as missing.
+        readers: Of columns of which a cell that cannot be read counts as missing.
         gaps: What a missing cell says.
         classes: A column and its values; rows with another value are left out, and not missing.
     """
-    kept, lost, total, first = [], 0, 0, None
+    kept, lost, total, other, first = [], [], 0, 0, None
+    columns: Counter[str] = Counter()
     for chunk in table.chunks():
         whole = np.ones(len(chunk), bool)
-        bad = dict(lacking(chunk, needed, numeric, gaps))
-        whole[list(bad)] = False
+        bad = list(lacking(chunk, needed, readers, gaps))
+        columns.update(name for _, name in bad)
+        whole[[place for place, _ in bad]] = False
         if bad and first is None:
-            first = bad[min(bad)], table.where(chunk.rows[min(bad)])
-        lost, total = lost + len(bad), total + len(chunk)
+            place, name = min(bad, key=lambda one: one[0])
+            first = name, table.where(chunk.rows[place])
         if classes is not None:
             name, values = classes
-            whole &= np.fromiter((c in values for c in chunk.columns[name]), bool, len(chunk))
+            known = np.fromiter((c in values for c in chunk.columns[name]), bool, len(chunk))
+            other += int((whole & ~known).sum())
+            whole &= known
+        total += len(chunk)
         kept.append(torch.from_numpy(chunk.rows[0] + np.flatnonzero(whole)))
-    rows = Rows(table, torch.cat(kept))
-    return rows, None if first is None else Gaps(lost, total, *first)
+        lost.append(torch.from_numpy(chunk.rows[0] + np.flatnonzero(~whole)))
+    left = LeftOut(torch.cat(lost), total, dict(columns), other, first)
+    return Rows(table, torch.cat(kept)), left
 
 
-def require_complete(gaps: Gaps | None, needed: Sequence[str]) -> None:
+def require_complete(left: LeftOut, needed: Sequence[str]) -> None:
     """Refuses missing cells; ``needed`` are the columns that cannot be dropped."""
-    if gaps is None:
+    if left.first is None:
         return
-    name = gaps.column
-    ways = (
-        "Fill them, say what stands for a missing value (missing_values, --missing-value), leave "
-    )
-    ways += 'these rows out or have cells filled (missing="drop" or "fill", --missing)'
-    if name not in needed:  # the target is predicted, and the groups are told apart
-        ways += f", or leave out the column (drop=[...], --drop {name})"
+    name, row = left.first
+    # The target is predicted, and the groups are told apart.
+    column = "" if name in needed else f", or the column (--drop {name})"
     raise TableError(
-        f"The column '{name}' has no value, or none of its kind, in {gaps.row}; {gaps.rows:,} of "
-        f"{gaps.total:,} rows have such cells. {ways}."
+        f"The column '{name}' has no value, or none of its kind, in {row}; "
+        f"{len(left.places) - left.other:,} of {left.total:,} rows have such cells. Have them "
+        f"filled (--missing fill), or leave out such rows (--missing drop){column}."
     )

@@ -1,8 +1,8 @@
 """The schema of a table: kinds, ranges and categories of its columns, and its number of rows.
 
-It is stated by whoever knows the table (``--range``, ``--categories``, a file that ``plumbline data
-schema`` writes), found privately, or taken from the rows. What it does not say is not known:
-nothing here looks at a row.
+It is stated by whoever knows the table (``--range``, ``--categories``, ``--date``, ``--hash``, a
+file that ``plumbline data schema`` writes), found privately, or taken from the rows. What it does
+not say is not known: nothing here looks at a row.
 """
 
 from __future__ import annotations
@@ -12,21 +12,46 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import tomli_w
 
+from plumbline.checks import check_count
+from plumbline.data.encoding import check_one_of
 from plumbline.data.files import TableError
+from plumbline.data.table_dates import ORDERS, Order, days_of, iso
 from plumbline.registry import unknown
 
 NUMBER: Final = "number"
 CATEGORY: Final = "category"
-Kind = Literal["number", "category"]
+DATE: Final = "date"
+HASH: Final = "hash"
+TEXT: Final = "text"
+Kind = Literal["number", "category", "date", "hash", "text"]
+MEASURED: Final = (NUMBER, DATE)
+"""The kinds that have a range."""
 Range = tuple[float, float]
-STATED = ("schema", "categories", "categorical", "ranges", "fills", "numeric", "records")
+STATED = (
+    "schema", "categories", "categorical", "ranges", "fills", "numeric", "dates", "hashes", "texts",
+    "prefixes", "records",
+)  # fmt: skip
 """The options of ``table`` that state something about it: the arguments of ``declared``."""
-_FIELDS = {NUMBER: ("kind", "range", "fill"), CATEGORY: ("kind", "categories")}
+_FIELDS = {
+    NUMBER: ("kind", "range", "fill"),
+    CATEGORY: ("kind", "categories", "fill", "prefix"),
+    DATE: ("kind", "order", "range", "fill"),
+    HASH: ("kind", "bins", "prefix"),
+    TEXT: ("kind", "bins"),
+}
+_SAID = {
+    CATEGORY: "to have categories",
+    NUMBER: "to be numeric (--range)",
+    DATE: "to hold dates (--date)",
+    HASH: "to be hashed (--hash)",
+    TEXT: "to hold text (--text)",
+}
 
 
 @dataclass(frozen=True)
@@ -34,21 +59,35 @@ class Column:
     """What is known of a column.
 
     Attributes:
-        kind: Whether it holds numbers or categories; None if that is not known.
-        range: The lowest and highest number.
-        fill: What a missing number is taken to be; by default the middle of the range.
+        kind: Whether it holds numbers, categories, dates, codes that are hashed, or text; None if
+            that is not known.
+        range: The lowest and highest number; of dates, in days since 1970-01-01.
+        fill: What a missing cell is taken to be: a number (of dates, a day), by default the middle
+            of the range; or a category, by default none of them.
         categories: The categories.
+        order: Of dates, in which day, month and year stand.
+        bins: How many features codes, or the words of a text, are hashed into.
+        prefix: How many characters of a category or code are looked at; None for all.
     """
 
     kind: Kind | None = None
     range: Range | None = None
-    fill: float | None = None
+    fill: float | str | None = None
     categories: tuple[str, ...] | None = None
+    order: Order = "ymd"
+    bins: int | None = None
+    prefix: int | None = None
 
     @property
     def complete(self) -> bool:
         """Whether cells can be encoded without looking at other rows."""
-        return (self.range if self.kind == NUMBER else self.categories) is not None
+        if self.kind in MEASURED:
+            return self.range is not None
+        return (self.categories if self.bins is None else self.bins) is not None
+
+    def shown(self, value: float | str) -> float | str:
+        """A number of this column as people write it: of dates, a date."""
+        return iso(value) if self.kind == DATE and not isinstance(value, str) else value
 
 
 @dataclass(frozen=True)
@@ -80,10 +119,14 @@ class Schema:
         columns = self.columns.items()
         options: dict[str, Any] = {
             "categories": {n: list(c.categories) for n, c in columns if c.categories is not None},
-            "ranges": {n: list(c.range) for n, c in columns if c.range is not None},
-            "fills": {n: c.fill for n, c in columns if c.fill is not None},
+            "ranges": {n: list(map(c.shown, c.range)) for n, c in columns if c.range is not None},
+            "fills": {n: c.shown(c.fill) for n, c in columns if c.fill is not None},
             "categorical": [n for n, c in columns if c.kind == CATEGORY and not c.complete],
             "numeric": [n for n, c in columns if c.kind == NUMBER and not c.complete],
+            "dates": {n: c.order for n, c in columns if c.kind == DATE},
+            "hashes": {n: c.bins for n, c in columns if c.kind == HASH},
+            "texts": {n: c.bins for n, c in columns if c.kind == TEXT},
+            "prefixes": {n: c.prefix for n, c in columns if c.prefix is not None},
             "records": self.records,
         }
         return {name: value for name, value in options.items() if value}
@@ -102,18 +145,31 @@ class Schema:
             lines += ["", tomli_w.dumps({"columns": {name: {}}}).strip()]
             if column.kind is not None:
                 lines.append(f'kind = "{column.kind}"')
-            if column.range is not None:
-                lines.append(f"range = [{column.range[0]!r}, {column.range[1]!r}]")
-            elif column.kind == NUMBER:
-                lines.append("# range = [0, 100]")
-            if column.fill is not None:
-                lines.append(f"fill = {column.fill!r}")
-            if column.categories is not None:
-                quoted = (tomli_w.dumps({"_": one})[4:].strip() for one in column.categories)
-                lines.append(f"categories = [{', '.join(quoted)}]")
-            elif column.kind == CATEGORY:
-                lines.append('# categories = ["a", "b"]')
+            fields: dict[str, Any] = {"order": column.order} if column.kind == DATE else {}
+            fields |= {"range": column.range and list(map(column.shown, column.range))}
+            fields |= {"fill": None if column.fill is None else column.shown(column.fill)}
+            fields |= {"bins": column.bins, "prefix": column.prefix}
+            fields |= {"categories": column.categories and list(column.categories)}
+            lines += [
+                f"{field} = {_toml(value)}" for field, value in fields.items() if value is not None
+            ]
+            if not column.complete and column.kind is not None:
+                lines.append(_EXAMPLES[column.kind])
         return "\n".join(lines) + "\n"
+
+
+_EXAMPLES = {
+    NUMBER: "# range = [0, 100]",
+    DATE: '# range = ["2000-01-01", "2029-12-31"]',
+    CATEGORY: '# categories = ["a", "b"]',
+}
+
+
+def _toml(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return repr(value) if isinstance(value, float) else tomli_w.dumps({"_": value})[4:].strip()
 
 
 def read_schema(path: str | os.PathLike[str]) -> Schema:
@@ -144,14 +200,16 @@ def read_schema(path: str | os.PathLike[str]) -> Schema:
 
 
 def _column(file: Path, name: str, fields: Mapping[str, Any]) -> Column:
-    kind = fields.get("kind")
+    kind: Any = fields.get("kind")
     if kind is None:
         kind = CATEGORY if "categories" in fields else NUMBER if "range" in fields else None
-    if kind not in (NUMBER, CATEGORY, None):
-        raise TableError(f"kind of '{name}' is {kind!r}; it must be 'number' or 'category'.")
+    if kind not in (*_FIELDS, None):
+        kinds = ", ".join(map(repr, _FIELDS))
+        raise TableError(f"kind of '{name}' is {kind!r}; it must be one of {kinds}.")
     for one in fields:
         _require(file, one, _FIELDS.get(kind or "", ("kind",)), of=f" of the {kind} '{name}'")
-    return column_of(name, kind, fields.get("range"), fields.get("fill"), fields.get("categories"))
+    given = {field: value for field, value in fields.items() if field != "kind"}
+    return column_of(name, Column(kind), **given)
 
 
 def _require(file: Path, name: str, names: Sequence[str], of: str = "") -> None:
@@ -165,68 +223,135 @@ def declared(
     schema: Schema | str | os.PathLike[str] | None = None,
     categories: Mapping[str, Sequence[object]] | None = None,
     categorical: Sequence[str] = (),
-    ranges: Mapping[str, Sequence[float]] | None = None,
-    fills: Mapping[str, float] | None = None,
+    ranges: Mapping[str, Sequence[float | str]] | None = None,
+    fills: Mapping[str, float | str] | None = None,
     numeric: Sequence[str] = (),
+    dates: Mapping[str, str] | Sequence[str] = (),
+    hashes: Mapping[str, int] | None = None,
+    texts: Mapping[str, int] | None = None,
+    prefixes: Mapping[str, int] | None = None,
     records: int | None = None,
 ) -> Schema:
     """What was stated about a table, from a schema and from options, which come first.
 
     Raises:
-        TableError: If a column is said to be of both kinds, or a value makes no sense.
+        TableError: If a column is said to be of two kinds, or a value makes no sense.
     """
     start = (
         schema if isinstance(schema, Schema) else Schema() if not schema else read_schema(schema)
     )
-    for what, names in (("categorical", categorical), ("numeric", numeric)):
+    for what, names in (("categorical", categorical), ("numeric", numeric), ("dates", dates)):
         if isinstance(names, str):
             raise TypeError(f"{what} is the text {names!r}; give a list of names.")
-    given, fills, ranges = categories or {}, fills or {}, ranges or {}
-    texts, numbers = {*given, *categorical}, {*ranges, *fills, *numeric}
-    for name in sorted(texts & numbers):
-        raise TableError(
-            f"The column '{name}' is said to have categories and to be numeric (--range); a column "
-            "is one or the other."
-        )
+    orders = dates if isinstance(dates, Mapping) else dict.fromkeys(dates, "ymd")
+    fields: dict[str, Mapping[str, Any]] = {
+        "categories": categories or {},
+        "range": ranges or {},
+        "fill": fills or {},
+        "order": orders,
+        "bins": {**(hashes or {}), **(texts or {})},
+        "prefix": prefixes or {},
+    }
+    said: list[tuple[Kind, Iterable[str]]] = [(DATE, orders), (NUMBER, numeric)]
+    said += [(HASH, hashes or {}), (TEXT, texts or {})]
+    said += [(CATEGORY, (*fields["categories"], *categorical))]
+    kinds: dict[str, Kind] = {n: c.kind for n, c in start.columns.items() if c.kind is not None}
+    of_schema = dict(kinds)
+    for kind, listed in said:
+        for name in listed:
+            _say(name, kind, kinds, of_schema)
+    # What these say follows from the kind where that is known.
+    for name in fields["range"]:
+        if kinds.get(name) != DATE:
+            _say(name, NUMBER, kinds, of_schema)
+    for name in fields["prefix"]:
+        if kinds.get(name) != HASH:
+            _say(name, CATEGORY, kinds, of_schema)
+    for name, value in fields["fill"].items():
+        kinds.setdefault(name, NUMBER if _is_number(value) else CATEGORY)
     columns = dict(start.columns)
-    for name in sorted(texts | numbers):
-        was, kind = start[name], CATEGORY if name in texts else NUMBER
-        if was.kind not in (None, kind):
-            raise TableError(
-                f"The column '{name}' is a {was.kind} in the schema, and the options say that it "
-                f"is a {kind}; change one of them."
-            )
-        columns[name] = column_of(
-            name,
-            kind,
-            ranges.get(name, was.range),
-            fills.get(name, was.fill),
-            given.get(name, was.categories),
-        )
+    for name, kind in kinds.items():
+        given = {field: values[name] for field, values in fields.items() if name in values}
+        for one in given:
+            _allow(name, kind, one)
+        columns[name] = column_of(name, replace(start[name], kind=kind), **given)
     return Schema(columns, start.records if records is None else _records(records))
 
 
-def column_of(name: str, kind: Any, ends: Any, fill: Any, categories: Any) -> Column:
-    """A column, once its values were found to make sense."""
-    if ends is not None:
-        if not (isinstance(ends, list | tuple) and len(ends) == 2 and all(map(_is_number, ends))):
-            raise TableError(f"The range of '{name}' is {ends!r}; give two numbers, [low, high].")
-        if not ends[0] < ends[1]:
-            low, high = (f"{end:g}" for end in ends)
-            raise TableError(f"The range of '{name}' is ({low}, {high}); low must be below high.")
-        ends = float(ends[0]), float(ends[1])
-    if fill is not None and not _is_number(fill):
-        raise TableError(f"The fill of '{name}' is {fill!r}; give a number.")
-    if categories is not None:
+def _say(name: str, kind: Kind, kinds: dict[str, Kind], of_schema: Mapping[str, Kind]) -> None:
+    """Notes what a column is said to be; refuses a second kind."""
+    if (was := kinds.get(name, kind)) != kind and name in of_schema:
+        raise TableError(
+            f"The column '{name}' is a {was} in the schema, and the options say that it is a "
+            f"{kind}; change one of them."
+        )
+    if was != kind:
+        first, second = (_SAID[one] for one in _SAID if one in (was, kind))
+        raise TableError(
+            f"The column '{name}' is said {first} and {second}; a column is one or the other."
+        )
+    kinds[name] = kind
+
+
+def _allow(name: str, kind: Kind, field: str) -> None:
+    if field not in _FIELDS[kind]:
+        raise TableError(
+            f"The column '{name}' is said {_SAID[kind]}, which has no {field}; give another kind, "
+            f"or leave the {field} out."
+        )
+
+
+def column_of(name: str, start: Column, **given: Any) -> Column:
+    """A column with more fields, once their values were found to make sense."""
+    kind, fields = start.kind, {field: value for field, value in given.items() if value is not None}
+    if (ends := fields.get("range")) is not None:
+        what = "two dates, such as 2000-01-01:2029-12-31" if kind == DATE else "two numbers"
+        if not (isinstance(ends, list | tuple) and len(ends) == 2):
+            raise TableError(f"The range of '{name}' is {ends!r}; give {what}, [low, high].")
+        low, high = (_measured(kind, end) for end in ends)
+        if low is None or high is None:
+            dated = "" if kind == DATE else "; of a column of dates (--date), two dates"
+            raise TableError(f"The range of '{name}' is {ends!r}; give {what}, [low, high]{dated}.")
+        if not low < high:
+            shown = ", ".join(f"{e:g}" if _is_number(e) else str(e) for e in ends)
+            raise TableError(f"The range of '{name}' is ({shown}); low must be below high.")
+        fields["range"] = low, high
+    if (categories := fields.get("categories")) is not None:
         if isinstance(categories, str) or not isinstance(categories, Iterable):
             raise TableError(f"The categories of '{name}' are {categories!r}; give a list of them.")
-        categories = tuple(str(value).strip() for value in categories)
+        fields["categories"] = categories = tuple(str(value).strip() for value in categories)
         if not categories or len(set(categories)) < len(categories) or "" in categories:
             raise TableError(
                 f"The categories of '{name}' are {list(categories)}; give at least one, each once, "
                 "and none that is empty."
             )
-    return Column(kind, ends, None if fill is None else float(fill), categories)
+    if (fill := fields.get("fill")) is not None:
+        fields["fill"] = str(fill) if kind == CATEGORY else _measured(kind, fill)
+        if fields["fill"] is None:
+            what = "a date, such as 2020-01-01" if kind == DATE else "a number"
+            raise TableError(f"The fill of '{name}' is {fill!r}; give {what}.")
+    for one in ("bins", "prefix"):
+        if one in fields:
+            check_count(f"{one} of '{name}'", fields[one])
+    if "order" in fields:
+        check_one_of(f"The order of the dates of '{name}'", fields["order"], ORDERS)
+    found = replace(start, **fields)
+    if kind in (HASH, TEXT) and found.bins is None:
+        raise TableError(f"'{name}' has no number of bins; give one, such as 64.")
+    if isinstance(found.fill, str) and found.fill not in (found.categories or (found.fill,)):
+        raise TableError(
+            f"The fill of '{name}' is {found.fill!r}, which is none of its categories: "
+            f"{', '.join(found.categories or ())}."
+        )
+    return found
+
+
+def _measured(kind: Kind | None, value: Any) -> float | None:
+    """An end of a range, or a fill, as a number; None if it is none."""
+    if kind == DATE:
+        day = float(days_of([value.isoformat() if isinstance(value, date) else str(value)])[0])
+        return None if math.isnan(day) else day
+    return float(value) if _is_number(value) else None
 
 
 def _records(given: Any) -> int | None:

@@ -9,23 +9,33 @@ read several times in pieces, so that beside the numbers themselves little is in
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
+import torch
+
 from plumbline.data.base import Splits, dataset
+from plumbline.data.csv_files import CsvForm
 from plumbline.data.encoding import check_one_of
 from plumbline.data.files import DataError, TableError
-from plumbline.data.table_counts import ColumnCounts, Counts, count
-from plumbline.data.table_encoding import (
-    MISSING,
-    Missing,
-)
+from plumbline.data.table_counts import ColumnCounts, Counts, count, reader_of
+from plumbline.data.table_encoding import MISSING, Missing
 from plumbline.data.table_files import NO_HEADER, Table, TableSource, open_table
-from plumbline.data.table_records import Encoder
-from plumbline.data.table_rows import Rows, require_complete, usable
-from plumbline.data.table_schema import CATEGORY, NUMBER, STATED, Column, Kind, Schema, declared
+from plumbline.data.table_look import Look, look_at
+from plumbline.data.table_records import Encoder, with_others
+from plumbline.data.table_rows import LeftOut, Rows, RowUse, is_held_out, require_complete, usable
+from plumbline.data.table_schema import (
+    CATEGORY,
+    DATE,
+    MEASURED,
+    NUMBER,
+    STATED,
+    Column,
+    Schema,
+    declared,
+)
+from plumbline.data.table_target import TASKS, Task, as_target, require_classes
 from plumbline.registry import unknown
 
 MOST_CLASSES, MOST_GROUPS, MOST_CATEGORIES = 100, 30, 200
@@ -40,17 +50,25 @@ def table(
     sensitive: str | Sequence[str] = (),
     categories: Mapping[str, Sequence[object]] | None = None,
     categorical: Sequence[str] = (),
-    ranges: Mapping[str, Sequence[float]] | None = None,
-    fills: Mapping[str, float] | None = None,
+    ranges: Mapping[str, Sequence[float | str]] | None = None,
+    fills: Mapping[str, float | str] | None = None,
     numeric: Sequence[str] = (),
+    dates: Mapping[str, str] | Sequence[str] = (),
+    hashes: Mapping[str, int] | None = None,
+    texts: Mapping[str, int] | None = None,
+    prefixes: Mapping[str, int] | None = None,
     records: int | None = None,
     schema: Schema | str | None = None,
     from_data: bool = False,
+    task: Task | None = None,
     found: Sequence[str] = (),
     noisy_records: bool = False,
     drop: Sequence[str] = (),
-    missing: Missing = "error",
+    missing: Missing = "fill",
     missing_values: Sequence[str] = ("",),
+    encoding: str = "utf-8",
+    separator: str | None = None,
+    decimal: str = ".",
     test: TableSource | None = None,
     test_fraction: float = TEST_FRACTION,
     seed: int = 0,
@@ -58,32 +76,47 @@ def table(
     """A csv or parquet file whose first row names the columns, or a pandas DataFrame.
 
     A numeric column becomes one feature, its range mapped to [-1, 1] (what lies outside goes to the
-    nearer end); a categorical column becomes one feature per category and one for all other cells.
-    In x ``[n, features]`` they have the order of the file.
+    nearer end); a categorical column becomes one feature per category and one for all other cells;
+    of dates, codes and text, see ``data.table_columns``. In x ``[n, features]`` they have the order
+    of the file.
 
     Args:
         path: The file, ending in ``.csv`` or ``.parquet``; or the DataFrame.
-        target: The column to predict: a class.
+        target: The column to predict: a class, or a number.
         sensitive: The column of the group; of several columns, the groups are the intersections.
             They are categorical features too, unless dropped.
         categories: The values of categorical columns, of the target and of the sensitive ones, as
             in ``{"city": ["Oslo", "Rome"]}``.
         categorical: Columns that are categorical, whose categories are not declared.
-        ranges: The lowest and highest value of numeric columns.
-        fills: What a missing number is taken to be; by default the middle of its range.
+        ranges: The lowest and highest value of numeric columns; of dates, the first and last day,
+            as in ``{"admitted": ("2015-01-01", "2024-12-31")}``.
+        fills: What a missing cell is taken to be; by default the middle of a range, and none of the
+            categories.
         numeric: Columns that are numeric, whose range is not declared.
+        dates: Columns of dates, with the order of year, month and day: ``{"admitted": "dmy"}``; a
+            list of names for "ymd".
+        hashes: Columns of codes with many values, with the number of features that a public hash
+            gives them.
+        texts: Columns of free text, with the number of features that their words are hashed into.
+        prefixes: How many characters of a column's categories or codes are looked at.
         records: The number of rows in the table, if it is public knowledge.
-        schema: A file, or a ``Schema``, that says the same as these six.
+        schema: A file, or a ``Schema``, that says the same as these.
         from_data: Takes what is not declared from the training rows as they are. A column of which
             more than half of the cells are numbers is then numeric.
+        task: "classification" or "regression"; by default the target is a number if its range is
+            declared, and a class otherwise.
         found: Columns whose values here were found privately. Rows of a class that was not found
-            are left out, and a group that was not found is one of all others.
+            are left out, or are one class together if only one was found; and groups that were not
+            found are one group together.
         noisy_records: Whether ``records`` was found privately.
         drop: Columns to leave out.
-        missing: What to do with a row in which a cell is missing, or no number in a numeric column:
-            "error"; "drop" leaves it out; "fill" fills features, and leaves rows out that lack the
-            target or the group.
+        missing: What to do where a cell is missing, or no number in a numeric column: "fill" it,
+            with a feature of each column that says where; "drop" leaves its row out; "error". Rows
+            that lack the target or the group are always left out, or an error.
         missing_values: What a missing cell says.
+        encoding: Of the characters of a csv file.
+        separator: What stands between its cells; by default what the header shows.
+        decimal: What stands before the decimals of its numbers: "." or ",".
         test: A second file or DataFrame with the test rows; without it they are split off.
         test_fraction: The share of the rows to split off, on average: each has a coin of its own.
         seed: Decides which.
@@ -104,22 +137,21 @@ def table(
                 "plumbline.train or compare find them privately; or take them from the rows as "
                 "they are (from_data, --from-data), which epsilon does not cover."
             )
-        train, held_out = plan.parts()
-        if not (len(train) and len(held_out)):
-            raise TableError(
-                f"{plan.source.title} leaves {len(train)} training and {len(held_out)} test rows; "
-                "both must be there."
-            )
+    with _own_file(), plan.telling_all():
+        train, held_out, use = plan.parts()
+        plan.require_rows(train, held_out)
         encoder = Encoder(plan)
+        both = encoder.records(train), encoder.records(held_out, test=True)
         splits = Splits(
             plan.source.path.stem if plan.source.path else "own",
-            encoder.records(train),
-            encoder.records(held_out),
+            *both,
             classes=encoder.encoding.classes,
             groups=encoder.groups,
             constants=encoder.constants,
             features=encoder.encoding.features,
             encoding=encoder.encoding,
+            use=replace(use, filled=encoder.filled(both)),
+            target_range=encoder.encoding.target_range,
         )
         encoder.check_declared(splits.train)
         public = [one.what for one in encoder.constants if one.source == "public"]
@@ -149,8 +181,10 @@ class TablePlan:
         target, sensitive, found: As of ``table``.
         features: The columns that are learned from, in the order of the file.
         schema: What is known of them, of the target and of the sensitive columns.
-        missing, missing_values, test_fraction, seed: As of ``table``.
+        drop, missing, missing_values, test_fraction, seed: As of ``table``.
+        form: Of its csv file.
         test: The test rows' table, if there is one.
+        task_said: Whether it was said, or declared, what kind of target it is.
         taken: The columns whose schema was taken from the training rows as they are.
     """
 
@@ -160,11 +194,14 @@ class TablePlan:
     features: tuple[str, ...]
     schema: Schema
     found: frozenset[str]
+    drop: tuple[str, ...]
+    form: CsvForm
     missing: Missing
     missing_values: tuple[str, ...]
     test: Table | None
     test_fraction: float
     seed: int
+    task_said: bool = True
     taken: frozenset[str] = frozenset()
 
     @property
@@ -176,7 +213,26 @@ class TablePlan:
     @property
     def undeclared(self) -> list[str]:
         """The columns that the schema does not say enough about."""
-        return [name for name in self.used if not self.schema[name].complete]
+        known = {name for name in self.sensitive if name in self.found}  # of which no group was
+        return [n for n in self.used if not self.schema[n].complete and n not in known]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes; where only one was found privately, all other values are the second."""
+        values = self.schema[self.target].categories or ()
+        return with_others(values) if self.one_class_found else values
+
+    @property
+    def one_class_found(self) -> bool:
+        """Whether only one class of the target was found privately."""
+        values = self.schema[self.target].categories or ()
+        return self.target in self.found and len(values) == 1
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """The values of each sensitive column; of one that was found, with all others as one."""
+        known = {name: self.schema[name].categories or () for name in self.sensitive}
+        return {n: with_others(v) if n in self.found else v for n, v in known.items()}
 
     @property
     def training_records(self) -> int | None:
@@ -189,37 +245,49 @@ class TablePlan:
         """How many of the table's rows are trained on, on average."""
         return 1.0 if self.test is not None else 1 - self.test_fraction
 
-    @cached_property
-    def _numeric(self) -> set[str]:
-        return set(self.schema.of_kind(NUMBER, self.features))
-
-    def usable(self, source: Table) -> Rows:
-        """The rows of a table that are used.
+    def usable(self, source: Table) -> tuple[Rows, LeftOut]:
+        """The rows of a table that are used, and the others.
 
         Raises:
             TableError: If cells are missing, and that is an error.
         """
         needed = [self.target, *self.sensitive] if self.missing == "fill" else self.used
         classes = None
-        if self.target in self.found:
-            classes = self.target, set(self.schema[self.target].categories or ())
-        rows, gaps = usable(
+        if self.target in self.found and self.classes and not self.one_class_found:
+            classes = self.target, set(self.classes)
+        readers = {name: reader_of(self.schema[name]) for name in (*self.features, self.target)}
+        rows, left = usable(
             source,
             needed,
-            numeric=self._numeric,
+            readers={name: read for name, read in readers.items() if read is not None},
             gaps=set(self.missing_values),
             classes=classes,
         )
         if self.missing == "error":
-            require_complete(gaps, (self.target, *self.sensitive))
-        return rows
+            require_complete(left, (self.target, *self.sensitive))
+        return rows, left
 
-    def parts(self) -> tuple[Rows, Rows]:
-        """The training and the test rows."""
-        rows = self.usable(self.source)
+    def parts(self) -> tuple[Rows, Rows, RowUse]:
+        """The training and the test rows, and how many there are."""
+        rows, left = self.usable(self.source)
         if self.test is None:
-            return rows.split(self.test_fraction, self.seed)
-        return rows, self.usable(self.test)
+            train, test = rows.split(self.test_fraction, self.seed)
+            parts = left.places, torch.arange(left.total)
+            lost, of = (int(is_held_out(one, self.test_fraction, self.seed).sum()) for one in parts)
+            held = lost, of
+        else:
+            train, (test, without) = rows, self.usable(self.test)
+            held = len(without.places), without.total
+        use = RowUse(left.total, len(left.places), left.columns, left.other, {}, held)
+        return train, test, use
+
+    def require_rows(self, train: Rows, test: Rows) -> None:
+        """Refuses a table that leaves none to train on, or none to evaluate on."""
+        if not (len(train) and len(test)):
+            raise TableError(
+                f"{self.source.title} leaves {len(train)} training and {len(test)} test rows; both "
+                "must be there."
+            )
 
     def counts(self) -> Counts:
         """What the training rows hold in the columns that are not declared.
@@ -227,29 +295,70 @@ class TablePlan:
         Raises:
             TableError: If a column of numbers has a word in it, and missing cells are an error.
         """
-        if not self.undeclared:
-            return Counts({}, len(self.parts()[0]))
-        training = self.parts()[0]
-        found = count(training.chunks(), self.undeclared, set(self.missing_values))
-        for name, column in found.columns.items():
-            kind = self.schema[name].kind
-            if self.missing == "error" and kind is None and 0 < column.words < column.numbers:
-                raise TableError(
-                    f"The column '{name}' of {self.source.title} holds numbers, but "
-                    f"{column.words:,} of its cells are none. If they stand for missing values, "
-                    "say so (missing_values, --missing-value) and leave their rows out or fill "
-                    "them (--missing drop or "
-                    "--missing fill); if the column is categorical, name it in categorical "
-                    "(--categorical); if it is of no use, in drop (--drop)."
-                )
-        return found
+        with self.telling_all():
+            training, held_out, _ = self.parts()
+            self.require_rows(training, held_out)
+            asked = {name: self.schema[name] for name in self.undeclared}
+            if not asked:
+                return Counts({}, len(training))
+            found = count(training.chunks(), asked, set(self.missing_values))
+            for name, column in found.columns.items():
+                kind = self.schema[name].kind
+                if name == self.target and kind == CATEGORY:
+                    require_classes(name, column, said=self.task_said)
+                if kind in MEASURED and not column.numbers:
+                    what = "date in the order that is declared" if kind == DATE else "number"
+                    raise TableError(
+                        f"No cell of the column '{name}' is a {what}. Declare what it holds, or "
+                        f"leave it out (--drop {name})."
+                    )
+                if self.missing == "error" and kind is None and 0 < column.words < column.numbers:
+                    raise TableError(
+                        f"The column '{name}' of {self.source.title} holds numbers, but not in "
+                        f"{column.words:,} of its cells. Have them filled (--missing "
+                        "fill), leave out such rows (--missing drop) or the column (--drop "
+                        f"{name}), or say that it holds categories (--categorical {name})."
+                    )
+            return found
+
+    def look(self) -> Look:
+        """All columns, with what stands in the way of each."""
+        return look_at(
+            self.source.path or self.source,
+            form=self.form,
+            target=self.target,
+            sensitive=self.sensitive,
+            schema=self.schema,
+            drop=self.drop,
+            missing_values=self.missing_values,
+        )
+
+    @contextmanager
+    def telling_all(self) -> Iterator[None]:
+        """If the rows cannot be used, says so of all columns, and not of the first alone."""
+        try:
+            yield
+        except Obstacles:
+            raise
+        except DataError as error:
+            words = ""
+            with suppress(DataError):  # a file that cannot be read at all
+                words = self.look().in_the_way(complete=self.missing == "error")
+            if not words:
+                raise
+            raise Obstacles(f"{error}\n{words}") from error
 
     def taken_from(self, counts: Counts) -> TablePlan:
         """The plan with what is not declared taken from the rows that were counted."""
-        columns = {name: _taken(self, name, column) for name, column in counts.columns.items()}
+        with self.telling_all():
+            columns = {name: _taken(self, name, column) for name, column in counts.columns.items()}
         return replace(
             self, schema=self.schema.with_columns(columns), taken=frozenset(self.undeclared)
         )
+
+
+class Obstacles(TableError):
+    """A table cannot be used, with all that stands in the way."""
 
 
 def plan_table(path: TableSource, **options: Any) -> TablePlan:
@@ -263,27 +372,30 @@ def plan_table(path: TableSource, **options: Any) -> TablePlan:
         return _planned({"path": path, **defaults, **options})
 
 
-def described(path: TableSource, *, from_data: bool = False) -> Schema:
+def described(path: TableSource, *, from_data: bool = False, form: CsvForm | None = None) -> Schema:
     """A schema of all columns to be filled in; on request with what the rows hold, as it is.
 
-    The kind of a column is that of most of its cells.
+    The kinds are those that a look at the rows proposes.
     """
     with _own_file():
-        source = open_table(path)
-        counts = count(source.chunks(), source.names, {""})
-    found: dict[str, Column] = {}
+        found = dict(look_at(path, form=form).schema.columns)
+        if not from_data:
+            return Schema(found)
+        asked = {name: column for name, column in found.items() if not column.complete}
+        counts = count(open_table(path, form).chunks(), asked, {""})
     for name, column in counts.columns.items():
-        kind: Kind = NUMBER if column.numbers > column.words else CATEGORY
-        found[name] = Column(kind)
-        if from_data and kind == NUMBER:
-            found[name] = Column(kind, (column.low, column.high), column.median())
-        elif from_data and len(column.categories) <= MOST_CATEGORIES:
-            found[name] = Column(kind, categories=tuple(sorted(column.categories)))
-    return Schema(found, counts.rows if from_data else None)
+        known = found[name]
+        if known.kind in MEASURED:
+            found[name] = replace(known, range=(column.low, column.high), fill=column.median())
+        elif len(column.categories) <= MOST_CATEGORIES:
+            found[name] = replace(known, categories=tuple(sorted(column.categories)))
+    return Schema(found, counts.rows)
 
 
 def _planned(asked: Mapping[str, Any]) -> TablePlan:
     check_one_of("missing", asked["missing"], MISSING)
+    if asked["task"] is not None:
+        check_one_of("task", asked["task"], TASKS)
     given, target = asked["sensitive"], asked["target"]
     sensitive = (given,) if isinstance(given, str) else tuple(given or ())
     schema = declared(**{name: asked[name] for name in STATED})
@@ -292,8 +404,10 @@ def _planned(asked: Mapping[str, Any]) -> TablePlan:
             "records states the number of rows, and from_data takes it from the rows as they are; "
             "give one of the two."
         )
-    source = open_table(asked["path"])
-    drop = asked["drop"]
+    form = CsvForm(**{name: asked[name] for name in ("encoding", "separator", "decimal")})
+    source, drop = open_table(asked["path"], form), tuple(asked["drop"])
+    if form.options and (source.path is None or source.path.suffix.lower() != ".csv"):
+        raise TableError(f"{', '.join(form.options)} describes a csv file; {source.title} is none.")
     check_names(source, [target, *sensitive, *schema.columns, *drop])
     if target in (*sensitive, *drop):
         raise TableError(f"The target '{target}' cannot be sensitive or dropped as well.")
@@ -304,29 +418,32 @@ def _planned(asked: Mapping[str, Any]) -> TablePlan:
         raise TableError(f"{source.title} has no column to learn from beside '{target}'.")
     # What is said about a column that is dropped is of no use, and does no harm.
     columns = {n: c for n, c in schema.columns.items() if n in (*features, target, *sensitive)}
-    for name in (target, *sensitive):
-        if schema[name].kind == NUMBER:
+    for name in sensitive:
+        if (kind := schema[name].kind) not in (None, CATEGORY):
+            said = "numeric" if kind == NUMBER else f"a {kind}"
             raise TableError(
-                f"The column '{name}' is said to be numeric, and it is the target or sensitive: "
-                "these are categorical. Give its values (categories, --categories)."
+                f"The column '{name}' is said to be {said}, and it is sensitive: such columns are "
+                "categorical. Give its values (categories, --categories)."
             )
         columns[name] = replace(schema[name], kind=CATEGORY)
-    classes = columns[target].categories
-    if classes is not None and len(classes) < 2:
-        raise TableError(f"The target '{target}' has one value only; there is nothing to learn.")
-    second = None if asked["test"] is None else open_table(asked["test"])
+    found = frozenset(asked["found"])
+    columns[target] = as_target(target, schema[target], asked["task"], found=target in found)
+    second = None if asked["test"] is None else open_table(asked["test"], form)
     plan = TablePlan(
         source=source,
         target=target,
         sensitive=sensitive,
         features=features,
         schema=replace(schema, columns=columns),
-        found=frozenset(asked["found"]),
+        found=found,
+        drop=drop,
+        form=form,
         missing=asked["missing"],
         missing_values=tuple(asked["missing_values"]),
         test=second,
         test_fraction=asked["test_fraction"],
         seed=asked["seed"],
+        task_said=asked["task"] is not None or schema[target].kind is not None,
     )
     if second is not None:
         check_names(second, plan.used)
@@ -344,18 +461,18 @@ def check_names(table: Table, names: Sequence[str]) -> None:
 
 
 def _taken(plan: TablePlan, name: str, column: ColumnCounts) -> Column:
-    kind = plan.schema[name].kind
-    if kind == NUMBER or (kind is None and column.numbers > column.words):
-        if not column.numbers:
-            raise TableError(f"The column '{name}' has no number; leave it out (--drop {name}).")
-        fill = plan.schema[name].fill
+    known = plan.schema[name]
+    kind = known.kind
+    if kind in MEASURED or (kind is None and column.numbers > column.words):
         ends = column.low, column.high
-        return Column(NUMBER, ends, column.median() if fill is None else fill)
-    use, most, advice = "categorical", MOST_CATEGORIES, f"Leave it out (drop, --drop {name})"
+        fill = column.median() if known.fill is None else known.fill
+        return replace(known, kind=kind or NUMBER, range=ends, fill=fill)
+    use, most = "categorical", MOST_CATEGORIES
+    advice = "Hash its values, or leave the column out (--hash, --drop)"
     if name in plan.sensitive:
         use, most, advice = "sensitive", MOST_GROUPS, "Group its values first"
     if name == plan.target:
-        advice = "Give a column of classes; numbers are not predicted"
+        advice = "Give a column of classes; of numbers, say --task regression"
         use, most = "the target", MOST_CLASSES
     values = tuple(sorted(column.categories))
     if len(values) > most:
@@ -363,6 +480,5 @@ def _taken(plan: TablePlan, name: str, column: ColumnCounts) -> Column:
             f"The column '{name}' is {use} and has {len(values):,} different values; at most "
             f"{most} are allowed. {advice}."
         )
-    if name == plan.target and len(values) < 2:
-        raise TableError(f"The target '{name}' has one value only; there is nothing to learn.")
-    return Column(CATEGORY, categories=values)
+    frequent = column.most_frequent() if known.fill is None else known.fill
+    return replace(known, kind=CATEGORY, categories=values, fill=frequent)

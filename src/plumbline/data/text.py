@@ -8,7 +8,6 @@ where it comes from, or through ``hashing``, which needs none.
 from __future__ import annotations
 
 import os
-import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,19 +21,13 @@ from torch import Tensor
 from plumbline.checks import check_count
 from plumbline.data.base import Constant, Splits
 from plumbline.data.files import DataError, reading
+from plumbline.data.table_cells import tokens
 
 PADDING, UNKNOWN = 0, 1
 _SPECIAL = 2  # words are numbered from here
 
-# Part of the key of cached corpora: change it whenever ``tokens`` changes.
+# Part of the key of cached corpora: change it whenever ``table_cells.tokens`` changes.
 TOKENISER = "lower case, runs of letters and digits, apostrophes inside; html breaks dropped"
-_WORD = re.compile(r"\w+(?:'\w+)*")
-_BREAK = re.compile(r"<br\s*/?>")
-
-
-def tokens(text: str) -> list[str]:
-    """The words of a text, in order: lower case, without punctuation and html line breaks."""
-    return _WORD.findall(_BREAK.sub(" ", text.lower()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,6 @@
-"""Where sharpness- and bias-aware methods look (paper 000, App. A.2; paper 002, App. F).
+"""Where sharpness- and bias-aware methods look.
+
+From Bias-Aware Minimisation, App. A.2; Sharpness-Aware Training, App. F.
 
 They take gradients uphill: DP-SAT along the previous released gradient, BAM along each record's
 own. How well that agrees with the plain mean gradient says whether looking there can help.
@@ -61,6 +63,7 @@ def ascent_directions(
 def successive_cosines(gradients: Sequence[Mapping[str, Tensor]]) -> list[Number]:
     """The cosine of each gradient with the one before it.
 
-    Paper 002, App. F takes clipped sums before the noise; of released ones, noise lowers it.
+    Sharpness-Aware Training, App. F takes clipped sums before the noise; of released ones, noise
+    lowers it.
     """
     return [cosine(after, before) for before, after in itertools.pairwise(gradients)]

@@ -1,12 +1,14 @@
-"""How clipping bends the batch gradient (paper 000, section 4 and App. C; paper 004, section 4).
+"""How clipping bends the batch gradient.
+
+From Bias-Aware Minimisation, section 4 and App. C; Gradient Misalignment, section 4.
 
 With g the plain mean gradient of a batch (what non-private SGD would take) and gbar the mean of the
-gradients that the method clips (what the run would release, before the noise), the bias is
-``gbar - g``. Theorem 1 of paper 000 splits ``gbar = a g + c`` with c orthogonal to g: a is what is
-left of the gradient (magnitude error), c points elsewhere (directional error). Its Eq. 20 prints
-``max(1, C / n)`` for ``max(1, n / C)``. The error of a released gradient has three parts: the bias
-squared, the variance of the noise, and the variance of sampling the batch. They add up: the bias is
-fixed, noise and sampling are independent of each other and have mean zero.
+gradients that the method clips (what the run would release, before the noise), the bias is ``gbar -
+g``. Theorem 1 of Bias-Aware Minimisation splits ``gbar = a g + c`` with c orthogonal to g: a is
+what is left of the gradient (magnitude error), c points elsewhere (directional error). Its Eq. 20
+prints ``max(1, C / n)`` for ``max(1, n / C)``. The error of a released gradient has three parts:
+the bias squared, the variance of the noise, and the variance of sampling the batch. They add up:
+the bias is fixed, noise and sampling are independent of each other and have mean zero.
 """
 
 from __future__ import annotations
@@ -126,7 +128,7 @@ def error_parts(sample: Sample, sampling_rate: float = 0.0) -> ErrorParts:
 
 @dataclass(frozen=True)
 class BiasAtSize:
-    """The bias of batches of one size (paper 000, Figs. 5 and 6).
+    """The bias of batches of one size (Bias-Aware Minimisation, Figs. 5 and 6).
 
     Attributes:
         size: Records to a batch.

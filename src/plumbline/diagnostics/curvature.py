@@ -1,4 +1,6 @@
-"""The Hessian of the loss through its products with vectors: spectrum, trace, density (paper 002).
+"""The Hessian of the loss through its products with vectors: spectrum, trace, density.
+
+From Sharpness-Aware Training.
 
 Products are reverse-over-reverse, with the gradient's graph kept: one more backward pass each.
 Attention runs with its mathematical kernel, the only one that can be differentiated twice. Lanczos
@@ -145,7 +147,7 @@ class Trace:
 def trace(
     operator: Operator, generator: torch.Generator, *, probes: int = 100
 ) -> Trace | Undefined:
-    """Hutchinson's estimate of the trace, with random signs (paper 004, App. B.3)."""
+    """Hutchinson's estimate of the trace, with random signs (Gradient Misalignment, App. B.3)."""
     check_count("probes", probes)
     if (nothing := _nothing(operator)) is not None:
         return nothing
@@ -187,7 +189,7 @@ class Density:
 def density(
     operator: Operator, generator: torch.Generator, *, steps: int = 40
 ) -> Density | Undefined:
-    """The spectral density by stochastic Lanczos quadrature (paper 002, Fig. 8)."""
+    """The spectral density by stochastic Lanczos quadrature (Sharpness-Aware Training, Fig. 8)."""
     found = _ritz(operator, generator, steps)
     if isinstance(found, Undefined):
         return found

@@ -1,4 +1,4 @@
-"""What a private step costs each group (paper 004, Props. 1 to 3; Tran et al., 2021).
+"""What a private step costs each group (Gradient Misalignment, Props. 1 to 3; Tran et al., 2021).
 
 The change of a group's loss in one step, to second order, split into what an ordinary step would
 do, what clipping adds (R_clip) and what noise adds (R_noise). R_clip is split in two ways: scaling

@@ -1,4 +1,4 @@
-"""The loss around and between models (paper 002, Figs. 5, 9 and 11).
+"""The loss around and between models (Sharpness-Aware Training, Figs. 5, 9 and 11).
 
 Random planes are filter-normalised (Li et al., 2018): each filter of a direction has the norm of
 the model's own filter, so that planes of different models can be compared. Weights are as before

@@ -1,4 +1,4 @@
-"""How much the gradient differs from record to record (paper 003, Def. 2.5): tau^2.
+"""How much the gradient differs from record to record (Clipping Bias Reduction, Def. 2.5): tau^2.
 
 The paper's theorems say that clipping's bias is bounded by tau, and its cures (averaging over
 records, views, past iterates) lower tau of what is clipped. Each cure's effect is the sampling

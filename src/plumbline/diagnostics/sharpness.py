@@ -1,4 +1,4 @@
-"""How sharp a minimum is, and what that means for clipping and noise (paper 002).
+"""How sharp a minimum is, and what that means for clipping and noise (Sharpness-Aware Training).
 
 The sharper the loss, the longer gradients grow around a minimum (Theorem 3.1) and the further noise
 throws the next gradient (Theorem 3.2).

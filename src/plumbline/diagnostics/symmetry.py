@@ -1,4 +1,6 @@
-"""Whether the gradients that the run clips lie symmetrically about their mean (paper 001).
+"""Whether the gradients that the run clips lie symmetrically about their mean.
+
+From Geometric Perspective.
 
 Clipping a distribution that is symmetric about the true gradient g keeps its direction (Theorem 2);
 what is lost on another one is the bias b_t (Eq. 5). With ``xi_i = g_i - g`` the noise of record i
@@ -94,7 +96,9 @@ def symmetry(sample: Sample, clip: float | None = None) -> Symmetry:
 
 
 def projections(sample: Sample, generator: torch.Generator, count: int = 8) -> Tensor:
-    """The gradients in ``count`` random planes, ``[count, B, 2]`` (paper 001, Figs. 1 and 2).
+    """The gradients in ``count`` random planes, ``[count, B, 2]``.
+
+    From Geometric Perspective, Figs. 1 and 2.
 
     Projected by Gaussian matrices, scaled to keep squared norms on average.
     """

@@ -1,9 +1,10 @@
 """A reading of the measurements in plain words: what costs utility, who bears it, what to try.
 
-Each rule looks at a few numbers, says what they mean, and repeats them. The clipped gradient is
-``a g + c`` with g the true gradient and c orthogonal to it (paper 000, Theorem 1). What shortens
-it, a learning rate can mend; so the other errors are compared with what is left of g, and the noise
-is divided by the number of steps T, since it averages out along a run while bias does not.
+Each rule looks at a few numbers, says what they mean, and repeats them. The clipped gradient is ``a
+g + c`` with g the true gradient and c orthogonal to it (Bias-Aware Minimisation, Theorem 1). What
+shortens it, a learning rate can mend; so the other errors are compared with what is left of g, and
+the noise is divided by the number of steps T, since it averages out along a run while bias does
+not.
 
 | cause | score | says |
 | --- | --- | --- |
@@ -11,8 +12,9 @@ is divided by the number of steps T, since it averages out along a run while bia
 | clipping direction | ``|c|^2 / (a |g|)^2`` | it points elsewhere; no learning rate mends it |
 | noise | ``d sigma^2 S^2 / (L^2 T (a |g|)^2)`` | what noise is left after T steps |
 
-(How much of a loss another learning rate wins back is read from runs that differ in it: the page of
-a comparison says so.)
+The steps of Adam and its kin do not depend on the gradient's length, so that under them a shorter
+gradient is no cause. (How much of a loss another learning rate wins back is read from runs that
+differ in it: the page of a comparison says so.)
 """
 
 from __future__ import annotations
@@ -37,6 +39,9 @@ SERIOUS = 0.25
 BACKWARDS = 1e6
 """The score of a direction error that leaves nothing of the gradient, or turns it around."""
 
+LENGTHLESS = ("adam", "adamw", "nadam")
+"""Optimizers whose steps are as long whatever the gradient's length."""
+
 UNEVEN = 1.5
 """A group that is clipped, or pays, this many times more than another bears it."""
 
@@ -52,6 +57,7 @@ class Evidence:
         cost_by_group: How much accuracy each group lost to privacy (pi_k, in points).
         direction_by_group: Each group's R_dir.
         method: The run's method, by name.
+        optimizer: The run's optimizer, by name.
     """
 
     bias: Bias | None = None
@@ -60,6 +66,7 @@ class Evidence:
     cost_by_group: Mapping[str, float] = field(default_factory=dict)
     direction_by_group: Mapping[str, float] = field(default_factory=dict)
     method: str = "dpsgd"
+    optimizer: str = "sgd"
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,8 @@ def causes(evidence: Evidence) -> dict[str, float]:
     direction = _value(evidence.bias.direction)
     if kept is None or direction is None or not size:
         return scores
-    scores["clipping magnitude"] = (1 - kept) ** 2
+    if evidence.optimizer not in LENGTHLESS:
+        scores["clipping magnitude"] = (1 - kept) ** 2
     scores["clipping direction"] = _against(direction**2, kept * size)
     noise = None if evidence.errors is None else _value(evidence.errors.noise)
     if noise is not None and evidence.steps:
@@ -182,13 +190,16 @@ def _direction(evidence: Evidence, scores: Mapping[str, float]) -> Finding | Non
 
 
 def _magnitude(evidence: Evidence, scores: Mapping[str, float]) -> Finding | None:
-    score = scores.get("clipping magnitude")
-    if score is None or score < NEGLIGIBLE or evidence.bias is None:
+    kept = None if evidence.bias is None else _value(evidence.bias.magnitude)
+    if kept is None or (1 - kept) ** 2 < NEGLIGIBLE:
         return None
-    kept = _value(evidence.bias.magnitude) or 0.0
+    score = scores.get("clipping magnitude")
     text = (
         f"Clipping leaves {percent(kept, digits=0)} of the gradient's length in its own direction."
     )
+    if score is None:
+        text += f" That costs nothing: {evidence.optimizer}'s steps do not depend on the length."
+        return Finding("clipping magnitude", text, {"kept": kept})
     if kept > 0:
         text += f" A learning rate {1 / kept:.3g} times as large makes up for that."
     return Finding("clipping magnitude", text, {"score": score, "kept": kept})

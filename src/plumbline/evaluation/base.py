@@ -72,6 +72,10 @@ class Chunk(Protocol):
         """Each unit's group, ``[units]``, if groups were given."""
 
     @property
+    def weights(self) -> Tensor | None:
+        """By how much each unit counts once it is clipped, ``[units]`` in [0, 1]; None for 1."""
+
+    @property
     def data(self) -> Any:
         """The records, as the loss sees them."""
 

@@ -1,4 +1,6 @@
-"""Bias-aware minimisation (paper 000): every record at its own weights, moved up its own gradient.
+"""Bias-aware minimisation: every record at its own weights, moved up its own gradient.
+
+From Bias-Aware Minimisation.
 
 Minimising ``loss_i + radius |g_i|`` shortens the gradients that clipping would bend. ``Bam`` is the
 ascent form (Eq. 14), ``BamExact`` the Hessian-vector form (Eq. 13) that it approximates. Each

@@ -1,4 +1,4 @@
-"""Momentum before clipping, and after it (paper 003, section 4).
+"""Momentum before clipping, and after it (Clipping Bias Reduction, section 4).
 
 ``InnerMomentum`` (Alg. 2, Eq. 13) evaluates the batch's records at the last few iterates too, which
 are public; ``RecordMomentum`` (Alg. 1) keeps a momentum for every record of the data set, for
@@ -94,7 +94,8 @@ class RecordMomentum(Evaluation):
         if batch.sampling_rate != 1:
             raise ValueError(
                 f"The sampling rate is {batch.sampling_rate:.4g}, but a momentum of every record "
-                "is defined for full batches only (paper 003, Alg. 1). Give expected_batch_size= "
+                "is defined for full batches only (Clipping Bias Reduction, Alg. 1). Give "
+                "expected_batch_size= "
                 "the number of records in the budget, or use methods.inner_outer, which samples."
             )
         self._next = {}

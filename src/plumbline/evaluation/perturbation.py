@@ -1,4 +1,6 @@
-"""Pre-clipping perturbation (paper 001, Eq. 11): clip ``g_i + scale * zeta_i``, zeta_i Gaussian.
+"""Pre-clipping perturbation: clip ``g_i + scale * zeta_i``, zeta_i Gaussian.
+
+From Geometric Perspective, Eq. 11.
 
 Noise of each record's own makes the gradients' distribution more symmetric, on which clipping is
 less biased. It earns no privacy: the noise that counts is still added to the clipped sum.

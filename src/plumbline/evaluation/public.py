@@ -1,4 +1,4 @@
-"""BatchClipping (paper 003, Alg. 3): BatchNorm under privacy, with public companions.
+"""BatchClipping (Clipping Bias Reduction, Alg. 3): BatchNorm under privacy, with public companions.
 
 A record goes through BatchNorm together with a few public inputs, drawn for it anew in each step;
 only its own loss counts, so the companions' labels are never used. A trained model predicts in the

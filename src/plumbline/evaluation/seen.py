@@ -50,6 +50,11 @@ class Seen:
         return self._chunk.groups
 
     @property
+    def weights(self) -> Tensor | None:
+        """By how much each unit counts once it is clipped."""
+        return self._chunk.weights
+
+    @property
     def data(self) -> Any:
         """The rows, as the loss sees them."""
         return self._rows.data

@@ -1,9 +1,11 @@
-"""Sharpness-aware evaluation (paper 002): all records at weights moved uphill, by the same offset.
+"""Sharpness-aware evaluation: all records at weights moved uphill, by the same offset.
+
+From Sharpness-Aware Training.
 
 ``DpSam`` finds the direction with a noisy gradient of the same batch, a second question about it.
 ``DpSat`` uses the previous step's released gradient instead, which is free, and ``DpSatMomentum``
 all of the previous ones (Eq. 15). ``GradientNormPenalty`` is the objective that these approximate
-(paper 000, Eq. 12 and 15): the loss plus a multiple of the norm of its gradient.
+(Bias-Aware Minimisation, Eq. 12 and 15): the loss plus a multiple of the norm of its gradient.
 """
 
 from __future__ import annotations

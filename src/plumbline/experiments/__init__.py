@@ -5,6 +5,7 @@ from plumbline.experiments.loading import measure
 from plumbline.experiments.paper_verdicts import PaperVerdict
 from plumbline.experiments.pool import Progress
 from plumbline.experiments.recipe import Recipe, RecipeError
+from plumbline.experiments.releasing import mark_released
 from plumbline.experiments.reproducing import Reproduction, reproduce
 from plumbline.experiments.run_result import RunResult
 from plumbline.experiments.run_spec import RunSpec
@@ -29,6 +30,7 @@ __all__ = [
     "Tuning",
     "Verification",
     "compare",
+    "mark_released",
     "measure",
     "reproduce",
     "run",

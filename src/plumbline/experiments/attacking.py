@@ -83,7 +83,10 @@ def audit_recipe(
         )
     order = torch.randperm(len(splits.train), generator=torch.Generator().manual_seed(spec.seed))
     planted = splits.train.select(order[:canaries])
-    planted.y = (planted.y + 1) % len(splits.classes)
+    if splits.target_range is not None:
+        planted.y = -planted.y  # a number as far on the other side of the middle
+    else:
+        planted.y = (planted.y + 1) % len(splits.classes)
     tell = on_progress or (lambda *_: None)
     spent: list[float] = []
     scored: list[Membership] = []

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from plumbline.experiments.charging import Named
 from plumbline.experiments.files import (
     RECIPE,
     RESULT,
@@ -33,7 +34,11 @@ from plumbline.fairness import (
     across_seeds,
     compare_to,
     cost_of_reports,
+    main_metric,
 )
+from plumbline.fairness.evaluating import BY_NAME, written
+from plumbline.fairness.metrics import LOSS
+from plumbline.fairness.remarks import beside_main
 from plumbline.formats import number, points
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.training.run_identity import Facts, differences, facts_of
@@ -43,7 +48,7 @@ NONPRIVATE = "nonprivate"
 # What all rows of a comparison have in common: a recipe in which one of these differs is another.
 _SHARED = (
     "data", "model", "loss", "budget", "optimizer", "averaging", "isolation", "probe",
-    "log_every", "noise",
+    "log_every", "noise", "threshold", "class_weights",
 )  # fmt: skip
 
 
@@ -75,13 +80,18 @@ class ComparisonTable:
     Attributes:
         recipe: What was compared.
         rows: A line for each method, in the recipe's order.
-        tests: Accuracy of each method against the baseline's, over seeds; None without a baseline
-            or with one seed.
+        tests: The main metric of each method against the baseline's, over seeds; None without a
+            baseline or with one seed.
     """
 
     recipe: Recipe
     rows: tuple[MethodRow, ...]
     tests: SignificanceTests | None
+
+    @property
+    def main(self) -> str:
+        """The metric that methods are first compared by, a share: accuracy, or R² of numbers."""
+        return main_metric(self.rows[0].seeds.overall)
 
     def row(self, title: str) -> MethodRow:
         """A method's line."""
@@ -90,18 +100,22 @@ class ComparisonTable:
     def __str__(self) -> str:
         """The table in Markdown: mean +- standard error over seeds."""
         groups = list(self.rows[0].seeds.by_group)
-        head = ["method", "epsilon", "accuracy", "loss"]
-        head += [f"accuracy {group}" for group in groups] + [f"loss {group}" for group in groups]
+        overall, main = self.rows[0].seeds.overall, self.main
+        more = [name for name in beside_main(overall) if name != LOSS]
+        title = BY_NAME[main].title
+        head = ["method", "epsilon", title, *(BY_NAME[name].title for name in more), "loss"]
+        head += [f"{title} {group}" for group in groups] + [f"loss {group}" for group in groups]
         head += [f"pi {group}" for group in groups] + ["p", "s"]
         lines = [head, ["---"] * len(head)]
         for row in self.rows:
             cells = [row.title, rounded_up(row.epsilon)]
-            cells += [
-                _shown(points, row.seeds.overall["accuracy"]),
-                _shown(number, row.seeds.overall["loss"]),
-            ]
-            cells += [_shown(points, row.seeds.by_group[group]["accuracy"]) for group in groups]
-            cells += [_shown(number, row.seeds.by_group[group]["loss"]) for group in groups]
+            cells.append(_shown(points, row.seeds.overall[main]))
+            for name in more:
+                one = row.seeds.overall[name]
+                cells.append(written(name, one.mean, one.standard_error))
+            cells.append(_shown(number, row.seeds.overall[LOSS]))
+            cells += [_shown(points, row.seeds.by_group[group][main]) for group in groups]
+            cells += [_shown(number, row.seeds.by_group[group][LOSS]) for group in groups]
             for group in groups:
                 cost = None if row.cost is None else row.cost.privacy_cost.by_group.get(group)
                 cells.append("" if cost is None else _shown(points, cost))
@@ -121,6 +135,7 @@ def compare(
     folder: str | os.PathLike[str],
     *,
     workers: int | Workers | None = None,
+    ledger: Named = None,
     on_progress: OnProgress | None = None,
 ) -> ComparisonTable:
     """Makes every run of a recipe that is not finished yet, and the table.
@@ -133,6 +148,7 @@ def compare(
         folder: Where runs are kept.
         workers: How many runs at a time; by default one for each core. With 1 they run here. Or
             processes that are there already.
+        ledger: Where runs are charged, as of ``run``.
         on_progress: Called with a `Progress` now and then.
 
     Raises:
@@ -149,7 +165,7 @@ def compare(
     else:
         _check_same(recipe, kept, root)
     with Workers.of(workers) as pool:
-        results = pool.run(specs, root, on_progress)
+        results = pool.run(specs, root, on_progress, ledger)
     _write(recipe, root)  # only now in the place of one whose runs are finished
     return table_of(recipe, results)
 
@@ -218,11 +234,10 @@ def _tests(recipe: Recipe, rows: Sequence[MethodRow]) -> SignificanceTests | Non
     if recipe.baseline is None or len(recipe.seeds) < 2:
         return None
     tested = [method.title for method in recipe.methods]
-    accuracy = {
-        row.title: row.seeds.overall["accuracy"].per_run for row in rows if row.title in tested
-    }
-    others = {title: runs for title, runs in accuracy.items() if title != recipe.baseline}
-    return compare_to(accuracy[recipe.baseline], others, better="higher") if others else None
+    main = main_metric(rows[0].seeds.overall)
+    shares = {row.title: row.seeds.overall[main].per_run for row in rows if row.title in tested}
+    others = {title: runs for title, runs in shares.items() if title != recipe.baseline}
+    return compare_to(shares[recipe.baseline], others, better="higher") if others else None
 
 
 def _shown(text: Callable[[object, object], str], estimate: Estimate) -> str:

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map
 
 from plumbline.auditing.admission import admit
 from plumbline.data import Splits
+from plumbline.experiments.deciding import check_decision
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.objects import found
 from plumbline.experiments.recipe import RecipeError
@@ -46,6 +47,7 @@ def check_fits(spec: RunSpec, splits: Splits | None = None) -> None:
             model = spec.build_model(splits)
     except TypeError as error:  # an option that is not there
         raise RecipeError(str(error)) from error
+    check_decision(spec.recipe, splits.classes)
     x, _ = splits.train.fetch(torch.arange(min(_RECORDS, len(splits.train))))
     try:
         with evaluating(model), torch.no_grad():

@@ -18,6 +18,8 @@ RECIPE, VERSIONS = "recipe.json", "versions.json"
 METRICS, CHECKPOINT, MODEL = "metrics.jsonl", "checkpoint.pt", "model.pt"
 STATEMENT, RESULT, LEDGER = "statement.txt", "result.json", "ledger"
 ENCODING = "encoding.json"  # of a run on a table: how its rows become numbers
+EXPORTED = "model.json"  # of an export: what it is
+ACCOUNT = "account.json"  # which ledgers the run shares with others, and its id there
 SCHEMA, SCHEMA_LEDGER = "schema.json", "schema.ledger"  # of a table: what was found privately
 
 
@@ -27,13 +29,13 @@ class FileError(RuntimeError):
 
 def make_folder(path: Path) -> None:
     """Makes a folder, and those above it, where there is none."""
-    with _in_words("make the folder", path):
+    with in_words("make the folder", path):
         path.mkdir(parents=True, exist_ok=True)
 
 
 def write_bytes(path: Path, data: bytes, *, permissions: int = 0o666) -> None:
     """Writes a file so that it is whole or not there."""
-    with _in_words("write", path):
+    with in_words("write", path):
         durable.write(path, data, permissions=permissions)
 
 
@@ -72,7 +74,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
     """Appends a row to a file of JSON lines."""
     line = json.dumps(row, allow_nan=False) + "\n"  # before anything of it is written
-    with _in_words("append to", path), path.open("a", encoding="utf-8") as stream:
+    with in_words("append to", path), path.open("a", encoding="utf-8") as stream:
         stream.write(line)
 
 
@@ -105,7 +107,7 @@ def kept_rows(
 
 
 @contextlib.contextmanager
-def _in_words(do: str, path: Path) -> Iterator[None]:
+def in_words(do: str, path: Path) -> Iterator[None]:
     """Says what the system refused, where, and what to do."""
     try:
         yield

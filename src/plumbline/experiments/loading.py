@@ -5,21 +5,23 @@ from __future__ import annotations
 import functools
 import json
 import os
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from plumbline.data import Split, Splits, load
 from plumbline.data.base import DATASETS
+from plumbline.data.encoding import from_unit_range
 from plumbline.data.table_records import OTHER
 from plumbline.experiments.files import ENCODING
 from plumbline.experiments.objects import OBJECTS, is_object, present
 from plumbline.experiments.recipe import DataPart, RecipeError
 from plumbline.experiments.run_spec import RunSpec
-from plumbline.fairness import GroupReport, Outcomes, evaluate
+from plumbline.fairness import GroupReport, NumberOutcomes, Outcomes, evaluate
 from plumbline.models import scattering
 from plumbline.record_random import Draws
 from plumbline.training import Private
@@ -29,7 +31,13 @@ from plumbline.without_trace import evaluating
 def load_data(spec: RunSpec) -> Splits:
     """The run's data, with the part that is held out in place of the test part."""
     splits = load_part(spec.data, spec.seed)
-    return splits if not spec.held_out else _held_out(splits, spec.held_out, spec.seed)
+    if spec.held_out:
+        train, test = _apart(splits.train, spec.held_out, f"held out, seed {spec.seed}")
+        splits = replace(splits, train=train, test=test, use=None)  # not of the test rows
+    if spec.chosen_on:
+        train, third = _apart(splits.train, spec.chosen_on, f"third part, seed {spec.seed}")
+        splits = replace(splits, train=train, third=third)
+    return splits
 
 
 def load_part(part: DataPart, seed: int) -> Splits:
@@ -78,47 +86,74 @@ def cache_folder() -> Path:
     return Path(os.environ.get("PLUMBLINE_CACHE", Path.home() / ".cache" / "plumbline"))
 
 
-def _held_out(splits: Splits, share: float, seed: int) -> Splits:
-    """A validation part from the training records, the same for every method.
+def _apart(part: Split, share: float, key: str) -> tuple[Split, Split]:
+    """Some of the training records set apart from the others, the same for every method.
 
     Every record has a coin of its own, so that ``share`` is only what is expected. One record more
     or less changes the side of no other, which the privacy of a selection rests on. A record's name
-    is its place in the training part, and its coin depends on that and the seed alone: to remove
+    is its place in the part, and its coin depends on that and the key alone: to remove
     it is to leave its place empty, and the others keep theirs.
 
     Raises:
         RecipeError: If no record is left on one side.
     """
-    count = len(splits.train)
-    held = Draws(torch.arange(count), f"held out, seed {seed}").uniform() < share
+    count = len(part)
+    held = Draws(torch.arange(count), key).uniform() < share
     if not 0 < int(held.sum()) < count:
         raise RecipeError(
             f"Of {count} training records, a share of {share:g} is to be held out, which leaves no "
             "record on one side. Give more records, or a share nearer to 0.5."
         )
-    train, test = (splits.train.select(side.nonzero().flatten()) for side in (~held, held))
-    if splits.train.public_records is not None:
-        train.public_records = max(1, round(splits.train.public_records * (1 - share)))
-        train.records_noisy = splits.train.records_noisy
-    return replace(splits, train=train, test=test)
+    kept, apart = (part.select(side.nonzero().flatten()) for side in (~held, held))
+    if part.public_records is not None:
+        kept.public_records = max(1, round(part.public_records * (1 - share)))
+        kept.records_noisy = part.records_noisy
+    return kept, apart
 
 
-def evaluate_run(private: Private, splits: Splits) -> GroupReport:
+def evaluate_run(private: Private, splits: Splits, threshold: float | None = None) -> GroupReport:
     """The metrics of a run's model, with its averaged weights where it averages them."""
-    if private.averaging is None:
-        return measure(private.model, splits.test, splits.groups)
-    with private.averaged() as model:
-        return measure(model, splits.test, splits.groups)
+    with judged_model(private) as model:
+        return measure_splits(model, splits, threshold)
 
 
-def measure(model: nn.Module, part: Split, groups: tuple[str, ...]) -> GroupReport:
-    """A model's metrics on a part of the data, by group, in evaluation mode."""
-    logits, labels = [], []
-    with evaluating(model), torch.no_grad():
-        for x, y in part.pieces():
-            logits.append(model(x))
-            labels.append(y)
-    outcomes = Outcomes.from_logits(torch.cat(logits), torch.cat(labels))
+def judged_model(private: Private) -> AbstractContextManager[nn.Module]:
+    """The model that a run is judged by: with its averaged weights where it averages them."""
+    return nullcontext(private.model) if private.averaging is None else private.averaged()
+
+
+def measure_splits(model: nn.Module, splits: Splits, threshold: float | None = None) -> GroupReport:
+    """A model's metrics on the test part of its data."""
+    return measure(
+        model, splits.test, splits.groups, threshold=threshold, target_range=splits.target_range
+    )
+
+
+def measure(
+    model: nn.Module,
+    part: Split,
+    groups: tuple[str, ...],
+    *,
+    threshold: float | None = None,
+    target_range: tuple[float, float] | None = None,
+) -> GroupReport:
+    """A model's metrics on a part of the data, by group, in evaluation mode.
+
+    Args:
+        model: The model.
+        part: The records.
+        groups: The groups' names.
+        threshold: Of two classes, the probability from which on the second one is predicted.
+        target_range: Where the target is a number, its range.
+    """
+    outcomes: Outcomes | NumberOutcomes
+    if target_range is None:
+        outcomes = outcomes_of(model, part, threshold)
+    else:
+        found, true = _outputs(model, part)
+        found, true = found.double().reshape(true.shape), true.double()
+        y, guesses = (from_unit_range(one, target_range) for one in (true, found))
+        outcomes = NumberOutcomes(y, guesses, (found - true).square())
     features = part.sensitive_features
     values = np.zeros(len(part), dtype=int) if features is None else features.numpy()
     names = dict(enumerate(groups)) if groups and features is not None else {0: "all"}
@@ -126,3 +161,18 @@ def measure(model: nn.Module, part: Split, groups: tuple[str, ...]) -> GroupRepo
     there = set(values.tolist())
     names = {code: name for code, name in names.items() if code in there or OTHER not in name}
     return evaluate(outcomes, sensitive_features=values, names=names)
+
+
+def outcomes_of(model: nn.Module, part: Split, threshold: float | None = None) -> Outcomes:
+    """A classifier's outcomes on a part of the data, in evaluation mode."""
+    return Outcomes.from_logits(*_outputs(model, part), threshold=threshold)
+
+
+def _outputs(model: nn.Module, part: Split) -> tuple[Tensor, Tensor]:
+    """What a model says of each record, and what is true."""
+    outputs, labels = [], []
+    with evaluating(model), torch.no_grad():
+        for x, y in part.pieces():
+            outputs.append(model(x))
+            labels.append(y)
+    return torch.cat(outputs), torch.cat(labels)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from plumbline.data.digests import file_digest
 from plumbline.experiments.files import (
+    ACCOUNT,
     CHECKPOINT,
     ENCODING,
     LEDGER,
@@ -35,8 +36,8 @@ FORMAT = 1
 _ALWAYS = (
     RECIPE, VERSIONS, METRICS, "diagnostics.jsonl", ENCODING, MODEL, STATEMENT, RESULT,
 )  # fmt: skip
-# A ledger may be charged further, and the checkpoint goes when the run is finished.
-_LEFT_OUT = (LEDGER, CHECKPOINT, MANIFEST)
+# A ledger may be charged further, or move; and the checkpoint goes when the run is finished.
+_LEFT_OUT = (ACCOUNT, LEDGER, CHECKPOINT, MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,13 @@ def changes(folder: Path, manifest: Manifest) -> list[str]:
         for name in _ALWAYS
         if name not in manifest.files and (folder / name).is_file()
     ]
-    for name, digest in manifest.files.items():
+    return found + changed_files(folder, manifest.files)
+
+
+def changed_files(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """In words, every file that is not there, or has another SHA-256 than the one given."""
+    found = []
+    for name, digest in files.items():
         path = folder / name
         if not path.is_file():
             found.append(f"{name} is missing")

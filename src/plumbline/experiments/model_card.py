@@ -1,25 +1,36 @@
 """A model card from a verified run: the statement, the metrics by group, and how to repeat it.
 
 Markdown with YAML front matter, as the Hugging Face hub reads it. Everything in it comes from the
-run's files and from its verification; a run with a contradiction gets none.
+run's files and from its verification; a run with a contradiction gets none. The card of an exported
+model leaves the house: it has no path, no seed, and metrics only on request.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from plumbline.experiments.deciding import threshold_words
+from plumbline.experiments.run_result import read_report
+from plumbline.experiments.table_remarks import table_remarks
 from plumbline.experiments.verification import CONTRADICTED, NEVER, UNKNOWN, Verification
-from plumbline.fairness import NOT_COVERED
+from plumbline.fairness import NOT_COVERED, remarks
+from plumbline.fairness.evaluating import BY_NAME
 from plumbline.formats import number
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.mechanism.statement import GIVEN
 
-_METRICS = ("accuracy", "loss", "balanced accuracy", "calibration error")
+CARD = "README.md"
+"""What the hub calls the file."""
 
-
+_NO_METRICS = (
+    "Left out: they are exact figures of held-out records, which epsilon does not cover. Whoever "
+    "has the run can add them (`plumbline export --with-metrics`)."
+)
 _SCHEMA: dict[Any, str] = {
     "from the data": f" **{GIVEN}**",
     "found privately": " It includes what it cost to find the table's ranges, categories and "
@@ -33,8 +44,13 @@ class NoCard(RuntimeError):
     """A run that no card is written for, and why."""
 
 
-def model_card(found: Verification) -> str:
+def model_card(found: Verification, *, metrics: bool = True, use: str | None = None) -> str:
     """The card of a finished run.
+
+    Args:
+        found: The run, verified.
+        metrics: Whether its metrics are on the card, which epsilon does not cover.
+        use: Of an exported model: how it is used, in Markdown.
 
     Raises:
         NoCard: If it is not finished, or something about it is contradicted.
@@ -47,20 +63,20 @@ def model_card(found: Verification) -> str:
             f"No card: of the run in {claim.folder}, {wrong[0].what} is contradicted "
             f"({wrong[0].words})."
         )
+    exported = use is not None
+    title = f"{claim.spec.method.title if exported else claim.spec.name}, on {_dataset(found)}"
+    measured = f"{_by_group(claim.result['report'])}\n\n{_remarks(found)}"
     sections = [
-        f"---\n{_front_matter(found)}---",
-        f"# {_title(found)}",
+        f"---\n{_front_matter(found, title, metrics)}---",
+        f"# {title}",
         _summary(found),
+        *([f"## How to use it\n\n{use}"] if exported else []),
         "## Privacy statement\n\n```text\n" + claim.result["statement"].strip() + "\n```",
-        f"## Metrics by group\n\n{_by_group(claim.result['report'])}\n\n({NOT_COVERED}.)",
-        f"## Settings and how to repeat it\n\n{_repeat(found)}",
+        f"## Metrics by group\n\n{measured if metrics else _NO_METRICS}",
+        f"## Settings{'' if exported else ' and how to repeat it'}\n\n{_settings(found, exported)}",
         f"## What was verified\n\n{_verified(found)}",
     ]
     return "\n\n".join(sections) + "\n"
-
-
-def _title(found: Verification) -> str:
-    return f"{found.claim.spec.name}, on {_dataset(found)}"
 
 
 def _dataset(found: Verification) -> str:
@@ -87,15 +103,21 @@ def _summary(found: Verification) -> str:
     )
 
 
-def _front_matter(found: Verification) -> str:
+def _front_matter(found: Verification, title: str, metrics: bool) -> str:
     """YAML of which every value is JSON, which YAML includes."""
-    result = found.claim.result
+    result, data = found.claim.result, found.claim.spec.data
     assert result is not None
+    task = "regression" if data.numeric_target else "classification"
+    kind = f"tabular-{task}" if data.name == "table" else "other"
     overall = result["report"]["overall"]
-    named = {name: overall[name] for name in _METRICS if isinstance(overall.get(name), float)}
+    named = {
+        name: value
+        for name, value in overall.items()
+        if metrics and isinstance(value, float) and BY_NAME[name].better is not None
+    }
     dataset = _dataset(found)
     entry = {
-        "task": {"type": "other", "name": "classification"},
+        "task": {"type": kind, "name": task},
         "dataset": {"name": dataset, "type": dataset},
         "metrics": [
             {"type": name.replace(" ", "_"), "name": name, "value": value}
@@ -106,9 +128,12 @@ def _front_matter(found: Verification) -> str:
         "library_name": "plumbline",
         "tags": ["differential-privacy", "dp-sgd", "pytorch", "plumbline"],
         "datasets": [dataset],
-        "metrics": [name.replace(" ", "_") for name in named],
-        "model-index": [{"name": _title(found), "results": [entry]}],
     }
+    if kind != "other":
+        fields["pipeline_tag"] = kind
+    if named:
+        fields["metrics"] = [name.replace(" ", "_") for name in named]
+        fields["model-index"] = [{"name": title, "results": [entry]}]
     return "".join(f"{key}: {json.dumps(value)}\n" for key, value in fields.items())
 
 
@@ -126,13 +151,39 @@ def _by_group(report: Mapping[str, Any]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _repeat(found: Verification) -> str:
-    """The settings as a recipe."""
+def _remarks(found: Verification) -> str:
+    """What the metrics come to, as after training."""
+    result = found.claim.result
+    assert result is not None
+    try:
+        said = remarks(read_report(result["report"]))
+        if (threshold := result.get("threshold")) is not None:
+            chosen = found.claim.spec.chosen_on > 0
+            said.insert(0, threshold_words(threshold, result["classes"], chosen=chosen))
+        said += table_remarks(found.claim.spec.data, result.get("rows"))
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise NoCard(
+            f"No card: the metrics in {found.claim.folder / 'result.json'} cannot be read."
+        ) from error
+    return "\n\n".join([*map(_cell, said), f"({NOT_COVERED}.)"])
+
+
+def _settings(found: Verification, exported: bool) -> str:
+    """The settings as a recipe; in an export without the folders and the seed."""
     spec = found.claim.spec
-    recipe = spec.recipe.model_copy(update={"seeds": (spec.seed,)}).toml().strip()
+    if exported:
+        own = {
+            name: Path(value).name if isinstance(value, str) and os.sep in value else value
+            for name, value in spec.data.options.items()
+        }
+        data = spec.data.model_copy(update={"options": own})
+        row = spec.method.model_copy(update={"data": None})
+        recipe = spec.recipe.model_copy(update={"data": data, "methods": (row,)})
+        return f"```toml\n{recipe.toml(without=('seeds',)).strip()}\n```"
+    recipe = spec.recipe.model_copy(update={"seeds": (spec.seed,)})
     return (
         "As `recipe.toml`; then `plumbline train recipe.toml` makes the run again, and `plumbline "
-        f"verify` compares:\n\n```toml\n{recipe}\n```"
+        f"verify` compares:\n\n```toml\n{recipe.toml().strip()}\n```"
     )
 
 

@@ -23,6 +23,7 @@ from typing import Any, Self
 
 import cloudpickle
 
+from plumbline.experiments.charging import Named, Part
 from plumbline.experiments.compatibility import check_fits, parts_of
 from plumbline.experiments.objects import OBJECTS
 from plumbline.experiments.recipe import RecipeError
@@ -96,9 +97,19 @@ class Workers:
         self._pool = None
 
     def run(
-        self, specs: Sequence[RunSpec], root: Path, on_progress: OnProgress | None = None
+        self,
+        specs: Sequence[RunSpec],
+        root: Path,
+        on_progress: OnProgress | None = None,
+        ledger: Named = None,
     ) -> list[RunResult]:
         """Makes the runs that are not finished yet; the results of all, in order.
+
+        Args:
+            specs: The runs.
+            root: The folder of the experiment.
+            on_progress: Called with a `Progress` now and then.
+            ledger: Where they are charged, as of ``run``.
 
         Raises:
             RecipeError: Before the first of them, if the network of one cannot take its data.
@@ -110,9 +121,9 @@ class Workers:
         self._check_fitting(waiting)
         tell(progress)
         if self._workers == 1:
-            _here(waiting, root, progress, tell)
+            _here(waiting, root, progress, tell, ledger)
         elif waiting:
-            self._in_processes(waiting, root, progress, tell)
+            self._in_processes(waiting, root, progress, tell, ledger)
         return [run(spec, root) for spec in specs]
 
     def _check_fitting(self, specs: Sequence[RunSpec]) -> None:
@@ -122,11 +133,16 @@ class Workers:
                 self._fitting.add(parts_of(spec))
 
     def _in_processes(
-        self, specs: Sequence[RunSpec], root: Path, progress: Progress, tell: OnProgress
+        self,
+        specs: Sequence[RunSpec],
+        root: Path,
+        progress: Progress,
+        tell: OnProgress,
+        ledger: Named,
     ) -> None:
         pool = self._started()
         waiting: dict[Future[None], str] = {
-            pool.submit(_in_process, _packed(spec), str(root)): spec.name for spec in specs
+            pool.submit(_in_process, _packed(spec), str(root), ledger): spec.name for spec in specs
         }
         while waiting:
             done, _ = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
@@ -154,17 +170,23 @@ class Workers:
         return self._pool
 
 
-def _here(specs: Sequence[RunSpec], root: Path, progress: Progress, tell: OnProgress) -> None:
+def _here(
+    specs: Sequence[RunSpec], root: Path, progress: Progress, tell: OnProgress, ledger: Named
+) -> None:
     for spec in specs:
 
         def stepped(step: int, steps: int, name: str = spec.name) -> None:
             progress.running = {name: (step, steps)}
             tell(progress)
 
-        run(spec, root, on_progress=_seldom(stepped))
+        run(spec, root, on_progress=_seldom(stepped), ledger=ledger, part=_part(spec))
         progress.running = {}
         progress.done += 1
         tell(progress)
+
+
+def _part(spec: RunSpec) -> Part:
+    return "trial" if spec.held_out else "comparison"
 
 
 def _seldom(on_progress: Callable[[int, int], None]) -> Callable[[int, int], None]:
@@ -219,8 +241,9 @@ def _packed(spec: RunSpec) -> bytes:
     return packed
 
 
-def _in_process(packed: bytes, root: str) -> None:
+def _in_process(packed: bytes, root: str, ledger: Named) -> None:
     spec, used = cloudpickle.loads(packed)
     for name, part in used.items():
         OBJECTS.setdefault(name, part)  # the first copy stays, so that its data are loaded once
-    run(spec, root, on_progress=_seldom(lambda step, steps: _steps.put((spec.name, step, steps))))
+    stepped = _seldom(lambda step, steps: _steps.put((spec.name, step, steps)))
+    run(spec, root, on_progress=stepped, ledger=ledger, part=_part(spec))

@@ -5,14 +5,16 @@ Two questions about the training rows, answered with Gaussian noise, as one rele
 1. which columns hold numbers: for each of the c columns of which that is not known, how many more
    cells are numbers than words (sensitivity sqrt c, and four times the noise: a majority is plain);
 2. all counts of ``data.table_counts`` for the columns that are not declared, k of them categorical
-   and m numeric, and the number of rows (sensitivity sqrt(k + m + 1); without the 1 if that number
-   is declared).
+   and m of numbers or dates, and the number of rows unless that is declared. Each column's counts
+   are multiplied by a public weight w: sensitivity sqrt(sum of w^2), and the noise of a count is
+   that of the question divided by w. The target weighs as much as all the others together, since
+   no run can do without its classes; the others weigh 1 (sqrt(k + m + 1), were all weights equal).
 
 Kept are the categories whose noisy count passes 1 + std * Phi^-1(1 - delta' / k), sorted by name. A
 category that one record alone has passes with a probability of at most delta' / k; the k of them
-together cost delta' / (1 - delta') of delta. The range of a numeric column goes from the first to
-the last bin that noise alone would hardly reach, and the fill is the middle of the bin that has the
-median.
+together cost delta' / (1 - delta') of delta. The range of a numeric column goes over the bins that
+seem to hold numbers (``noisy_ranges``). A missing cell is filled by the middle of the bin that has
+the median, or the category with the largest of these noisy counts.
 
 Guarantee: ``Found.release``, for one record added or removed; proof in docs/proofs.md. The noise is
 that of ``mechanism.noise``. What is done with the answers, messages included, needs no more care.
@@ -22,21 +24,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from scipy import special
 from torch import Tensor
 
-from plumbline.data.files import TableError
-from plumbline.data.table_counts import BINS, EDGES, ZERO, ColumnCounts, Counts, ends_of
-from plumbline.data.table_schema import CATEGORY, NUMBER, Column, Kind, Schema
+from plumbline.data.table_counts import NUMBERS, ColumnCounts, Counts
+from plumbline.data.table_schema import CATEGORY, MEASURED, NUMBER, Column, Kind, Schema
 from plumbline.data.tables import TablePlan
+from plumbline.experiments.noisy_ranges import deviations, held_bins
 from plumbline.mechanism.accountant import Accountant
 from plumbline.mechanism.calibration import calibrate_noise
 from plumbline.mechanism.ledger import Ledger
-from plumbline.mechanism.noise import add_noise, gaussian, rounding_sensitivity
+from plumbline.mechanism.noise import add_noise, rounding_sensitivity
 from plumbline.mechanism.random_source import RandomSource
 from plumbline.mechanism.release import FullBatch, GaussianQuery, StepRelease
 from plumbline.training.full_batch_queries import charged, name_of
@@ -48,7 +50,6 @@ EPSILON_SHARE = 0.05
 DELTA_SHARE = 0.1
 """Of delta, what pays for categories that one record alone has."""
 _KINDS_NOISE = 4.0  # times that of the counts
-_SPURIOUS = 1e-3  # how likely a column's range has an end that only noise has made
 _SURE = 3.0  # standard deviations by which a majority of numbers, or of words, must be plain
 
 
@@ -58,14 +59,14 @@ class SchemaQuestion:
 
     Attributes:
         unknown: The columns of which not even the kind is known.
-        asked: All columns that are not declared.
-        records: Whether the number of rows is asked too.
+        weights: All columns that are not declared, with how much each weighs.
+        records: Whether the number of rows is asked too; it weighs 1.
         release: What the answers cost.
         failing: delta', the probability that a category shows which one record alone has.
     """
 
     unknown: tuple[str, ...]
-    asked: tuple[str, ...]
+    weights: Mapping[str, float]
     records: bool
     release: StepRelease
     failing: float
@@ -96,8 +97,11 @@ class SchemaQuestion:
             return None
         # Without a column that may be categorical, no name of a category can show.
         kinds = {plan.schema[name].kind for name in asked}
-        failing = DELTA_SHARE * delta if kinds - {NUMBER} else 0.0
-        most = math.sqrt(len(asked) + records)
+        failing = DELTA_SHARE * delta if kinds - {*MEASURED} else 0.0
+        weights = dict.fromkeys(asked, 1.0)
+        if plan.target in weights:
+            weights[plan.target] = math.sqrt(max(1, len(asked) - 1 + records))
+        most = math.hypot(*weights.values(), records)
 
         def release_at(noise: float) -> StepRelease:
             queries = [(_about_counts(asked, records), most, noise)]
@@ -118,23 +122,29 @@ class SchemaQuestion:
         noise = calibrate_noise(
             release_at, steps=1, epsilon=EPSILON_SHARE * epsilon, delta=delta, accountant=accountant
         )
-        return cls(unknown, asked, records, release_at(noise), failing)
+        return cls(unknown, weights, records, release_at(noise), failing)
 
     @property
-    def std(self) -> float:
-        """The standard deviation of the noise of every count."""
-        query = self.release.queries[-1]
-        return _std(query, len(self.asked) + 1)
+    def asked(self) -> tuple[str, ...]:
+        """All columns that are not declared."""
+        return tuple(self.weights)
 
-    def threshold(self, categorical: int) -> float:
-        """What a category's noisy count must pass, with so many categorical columns asked about."""
-        return threshold(self.std, self.failing, categorical)
+    def std(self, column: str | None = None) -> float:
+        """The standard deviation of the noise of a column's counts, or of the number of rows."""
+        weight = 1.0 if column is None else self.weights[column]
+        return _std(self.release.queries[-1], len(self.weights) + 1) / weight
 
+    def passing(self, column: str) -> float:
+        """What the noisy count of a bin must pass, so that noise alone hardly makes a range."""
+        return deviations(len(NUMBERS)) * self.std(column)
 
-def threshold(std: float, failing: float, categorical: int) -> float:
-    """1 + std * Phi^-1(1 - failing / categorical), never rounded down."""
-    beyond = -float(special.ndtri(failing / categorical))
-    return math.nextafter(1 + std * beyond * (1 + 1e-12), math.inf)
+    def threshold(self, column: str, categorical: int) -> float:
+        """What a category's noisy count must pass, with so many categorical columns asked about.
+
+        1 + std * Phi^-1(1 - failing / categorical), never rounded down.
+        """
+        beyond = -float(special.ndtri(self.failing / categorical))
+        return math.nextafter(1 + self.std(column) * beyond * (1 + 1e-12), math.inf)
 
 
 def _about_counts(asked: tuple[str, ...], records: bool) -> str:
@@ -199,8 +209,10 @@ def find_schema(
         column, held = counts.columns[name], kinds[name]
         if held == CATEGORY:
             found[name] = noisy.categories(name, column, categorical)
-        elif held == NUMBER:
-            found[name] = noisy.range(name, column, plan.schema[name].fill)
+        elif held is not None:
+            found[name] = noisy.range(name, column)
+    if plan.target in found:  # whose rows are left out where it is missing
+        found[plan.target] = replace(found[plan.target], fill=None)
     schema = plan.schema.with_columns(found)
     if question.records:
         rows = max(1, round(noisy.rows(counts.rows) / plan.training_share))
@@ -216,93 +228,56 @@ class _Noisy:
 
     def rows(self, exact: int) -> float:
         """The number of rows."""
-        return float(self._with_noise(torch.tensor([float(exact)]), "rows"))
+        return float(self._with_noise(torch.tensor([float(exact)]), self._question.std(), "rows"))
 
     def kind(self, name: str, column: ColumnCounts) -> Kind | None:
         """Whether a column holds numbers or categories; None where the noise leaves it open."""
         std = _std(self._question.release.queries[0], len(self._question.unknown))
         exact = torch.tensor([float(column.numbers - column.words)])
-        more = float(self._with_noise(exact, "kind", name, std=std))
+        more = float(self._with_noise(exact, std, "kind", name))
         if abs(more) < _SURE * std:
             return None
         return NUMBER if more > 0 else CATEGORY
 
     def categories(self, name: str, column: ColumnCounts, categorical: int) -> Column:
-        """The categories that pass, by name."""
-        limit = self._question.threshold(categorical)
-        kept = [
-            value
-            for value, times in sorted(column.categories.items())
-            if float(self._with_noise(torch.tensor([float(times)]), "category", name, value))
-            > limit
-        ]
-        return Column(CATEGORY, categories=tuple(kept))
+        """The categories that pass, by name, and the one of them that most cells seem to have."""
+        limit, std = self._question.threshold(name, categorical), self._question.std(name)
+        exact = {value: torch.tensor([float(n)]) for value, n in sorted(column.categories.items())}
+        noisy = {
+            value: float(self._with_noise(times, std, "category", name, value))
+            for value, times in exact.items()
+        }
+        kept = {value: times for value, times in noisy.items() if times > limit}
+        fill = column.column.fill or max(kept, key=kept.__getitem__, default=None)
+        known = replace(column.column, kind=CATEGORY, categories=tuple(kept))
+        return replace(known, fill=fill if fill in kept else None)
 
-    def range(self, name: str, column: ColumnCounts, fill: float | None) -> Column:
+    def range(self, name: str, column: ColumnCounts) -> Column:
         """The range over the bins that pass, and the middle of the one with the median."""
-        noisy = self._with_noise(column.bins, "bins", name)
-        limit = -float(special.ndtri(_SPURIOUS / BINS)) * self._question.std
-        passing = torch.nonzero(noisy > limit).flatten().tolist()
-        if not passing:
-            return Column(NUMBER)
-        low, high = ends_of(passing[0])[0], ends_of(passing[-1])[1]
+        std = self._question.std(name)
+        noisy = self._with_noise(column.bins, std, "bins", name)
+        scale, known = column.scale, column.column
+        known = replace(known, kind=known.kind or NUMBER)
+        held = held_bins(noisy, std)
+        if not held.any():
+            return known
+        first, last = held.nonzero().flatten()[[0, -1]].tolist()
+        low, high = scale.ends(first)[0], scale.ends(last)[1]
         if low == high:  # zeros: of other numbers, the sign is left
-            low, high = float(EDGES[ZERO]), float(EDGES[ZERO + 1])
-        kept = torch.where(noisy > limit, noisy, 0.0).cumsum(0)
+            low, high = (float(scale.edges[first + side]) for side in (0, 1))
+        kept = torch.where(held, noisy, 0.0).clamp(min=0.0).cumsum(0)
         middle = int(torch.searchsorted(kept, kept[-1:] / 2))
-        return Column(NUMBER, (low, high), sum(ends_of(middle)) / 2 if fill is None else fill)
+        fill = sum(scale.ends(middle)) / 2 if known.fill is None else known.fill
+        return replace(known, range=(low, high), fill=fill)
 
-    def _with_noise(self, exact: Tensor, *what: str, std: float | None = None) -> Tensor:
+    def _with_noise(self, exact: Tensor, std: float, *what: str) -> Tensor:
         # By name, and not by place: one category more does not shift the noise of the others.
         position = int.from_bytes(hashlib.sha256(repr(what).encode()).digest()[:7], "big")
-        noise = gaussian(self._source.once("schema", position), len(exact))
-        value = {"": exact.double()}
-        return add_noise(value, self._question.std if std is None else std, noise)[""]
+        noise = self._source.once("schema", position)
+        return add_noise({"": exact.double()}, std, noise)[""]
 
 
 def _std(query: GaussianQuery, entries: int) -> float:
     """The noise of a query of which one record moves so many entries, rounding included."""
     std = query.noise_multiplier * query.sensitivity
     return query.noise_multiplier * (query.sensitivity + rounding_sensitivity(std, entries))
-
-
-def check_found(
-    plan: TablePlan, question: SchemaQuestion, schema: Schema, empty: Sequence[str] = ()
-) -> None:
-    """Refuses a schema in which something is missing that a run needs, and says what to declare.
-
-    Args:
-        plan: The table.
-        question: What was asked.
-        schema: What was declared and found.
-        empty: Columns of which no category was found: those that are only learned from are left
-            out.
-
-    Raises:
-        TableError: If no range was found, or fewer than two classes.
-    """
-    advice: list[str] = []
-    for name in plan.used:
-        column = schema[name]
-        values = len(column.categories or ())
-        if (name == plan.target and values < 2) or (name in plan.sensitive and not values):
-            advice.append(f"--categories {name}=A,B")
-        elif column.kind == NUMBER and column.range is None:
-            advice.append(f"--range {name}=LOW:HIGH")
-        elif column.kind is None and name not in empty:
-            advice.append(f"--range {name}=LOW:HIGH (or --categories {name}=A,B)")
-    if len(empty) == len(plan.features):
-        advice += [f"--categories {name}=A,B" for name in empty if name not in plan.sensitive]
-    if advice:
-        shows = ""
-        if question.failing:
-            categorical = sum(schema[name].kind != NUMBER for name in question.asked)
-            rows = float(f"{question.threshold(max(1, categorical)):.2g}")
-            shows = f": a value shows if some {rows:,.0f} training rows have it"
-        raise TableError(
-            f"Too little of {plan.source.title} was found privately for a twentieth of epsilon, "
-            f"which is spent{shows}. Declare what you know: add {' '.join(advice)} to the command, "
-            "with the table's own values, or a schema (`plumbline data schema` writes one). Or "
-            "give more epsilon, or take it from the rows as they are (--from-data), which epsilon "
-            "does not cover."
-        )

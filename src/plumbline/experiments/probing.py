@@ -6,6 +6,7 @@ has every reading once.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ import torch
 
 from plumbline.data import Splits
 from plumbline.diagnostics import NOT_COVERED, Probe, Reading
-from plumbline.experiments.files import append_row, kept_rows, write_bytes, write_json
+from plumbline.experiments.files import append_row, kept_rows, read_rows, write_bytes, write_json
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.training import Private
 
 DIAGNOSTICS, FINAL_FILE, START = "diagnostics.jsonl", "final.json", "start.pt"
+AFTERWARDS = "diagnosed.jsonl"
 
 
 def probe_of(spec: RunSpec, private: Private, splits: Splits, folder: Path) -> Probe:
@@ -49,6 +51,20 @@ def probe_of(spec: RunSpec, private: Private, splits: Splits, folder: Path) -> P
     if probe.needs_start:
         _keep_start(probe, private, folder / START)
     return probe
+
+
+def keep_reading(folder: Path, row: Mapping[str, Any]) -> None:
+    """Keeps what was measured after a run in its folder, where its page finds it.
+
+    In a file of its own: the run's manifest has the hashes of what was there when it ended.
+    """
+    for line in ({"label": NOT_COVERED}, row):
+        append_row(folder / AFTERWARDS, line)
+
+
+def readings_of(folder: Path) -> list[dict[str, Any]]:
+    """What was measured along a run; or afterwards, if nothing was."""
+    return read_rows(folder / DIAGNOSTICS) or read_rows(folder / AFTERWARDS)
 
 
 def _keep_start(probe: Probe, private: Private, path: Path) -> None:

@@ -26,14 +26,17 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
 from plumbline import methods
 from plumbline.data.base import DATASETS
 from plumbline.data.table_schema import STATED, declared
+from plumbline.data.table_target import is_number
 from plumbline.diagnostics.probe import USUAL, chosen
 from plumbline.experiments.objects import found, is_object
+from plumbline.fairness.evaluating import BY_NAME
 from plumbline.gradients import Isolation
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.release import StepRelease
@@ -77,12 +80,22 @@ def _diagnostics(measure: tuple[str, ...]) -> tuple[str, ...]:
     return measure
 
 
+def _objective(name: str) -> str:
+    """A metric to aim at: one of which more, or less, is better."""
+    plain = name.lower().replace("-", " ").replace("_", " ")
+    allowed = [metric.name for metric in BY_NAME.values() if metric.better is not None]
+    require_known("metric to aim at called", plain.removeprefix(WORST), allowed)
+    return plain
+
+
 def _range(given: tuple[float, float]) -> tuple[float, float]:
     if not 0 < given[0] < given[1]:
         raise ValueError("must be two positive numbers, the smaller one first")
     return given
 
 
+WORST = "worst group "
+"""How an objective begins that is the value of the group that has the worst one."""
 Options = Annotated[dict[str, Any], AfterValidator(_finite)]
 Range = Annotated[tuple[float, float], AfterValidator(_range)]
 
@@ -121,6 +134,12 @@ class FoundPart(StrictPart):
     release: dict[str, Any]
     columns: tuple[str, ...] = Field(strict=False)
     records: bool
+
+    @field_validator("release", mode="before")
+    @classmethod
+    def _from_toml(cls, given: Any) -> Any:
+        """TOML has no null, so that a recipe's file leaves out a reason that there is not."""
+        return {"unbounded_reason": None, **given} if isinstance(given, dict) else given
 
     @model_validator(mode="after")
     def _accountable(self) -> FoundPart:
@@ -162,6 +181,11 @@ class DataPart(StrictPart):
             raise ValueError("a table needs 'target': the column to predict")
         options = with_schema_file(options)
         return {"name": "table", "options": {"path": given["table"], **options}, **kept}
+
+    @property
+    def numeric_target(self) -> bool:
+        """Whether a number is predicted, and not a class."""
+        return is_number(self.options)
 
     @property
     def title(self) -> str:
@@ -272,7 +296,7 @@ class TunePart(StrictPart):
         trials: How many settings of each method are tried.
         seeds: Each trial is run with each of these.
         validation: The share of the training records that trials are judged on, not trained on.
-        objective: What is judged.
+        objective: What is judged: a metric, or "worst group" and one.
         learning_rate: From where to where the learning rate is searched.
         clip: The same for the clipping bound.
         before_comparing: Whether ``compare`` tunes every method first, and compares the tuned ones.
@@ -281,7 +305,7 @@ class TunePart(StrictPart):
     trials: int = Field(default=20, ge=1)
     seeds: tuple[int, ...] = Field(default=(1000,), min_length=1, strict=False)
     validation: float = Field(default=0.2, gt=0, lt=1)
-    objective: Literal["accuracy", "loss", "worst group accuracy", "worst group loss"] = "loss"
+    objective: Annotated[str, AfterValidator(_objective)] = "loss"
     learning_rate: Range = Field(default=(0.003, 30.0), strict=False)
     clip: Range = Field(default=(0.03, 3.0), strict=False)
     before_comparing: bool = False
@@ -379,6 +403,11 @@ class Recipe(StrictPart):
         baseline: The title of the method that the others are tested against.
         log_every: How many steps lie between logged measurements of the test part.
         averaging: The decay of the averaged weights that are then judged instead of the last.
+        threshold: Of two classes, the probability from which on the second one is predicted; by
+            default the more probable one is. "auto" has it chosen on a fifth of the training
+            records, which are then not trained on; epsilon does not cover the choice.
+        class_weights: By how much records of a class count once they are clipped, by its name; 1
+            for others. Only their ratios matter: the largest becomes 1. They are public.
         isolation: How records are kept apart: all at once by "vmap", or in a "loop", which is
             slower, for networks that vmap cannot run.
         probe: What is measured of clipping along the way, if anything.
@@ -401,6 +430,8 @@ class Recipe(StrictPart):
     baseline: str | None = None
     log_every: int = Field(default=200, ge=1)
     averaging: float | None = Field(default=None, gt=0, lt=1)
+    threshold: Annotated[float, Field(gt=0, lt=1)] | Literal["auto"] | None = None
+    class_weights: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     isolation: Isolation = "vmap"
     probe: ProbePart | None = None
     tune: TunePart = TunePart()
@@ -416,6 +447,11 @@ class Recipe(StrictPart):
             raise ValueError(f"seeds are {list(self.seeds)}; give each once")
         if self.baseline is not None and self.baseline not in titles:
             raise ValueError(f"baseline is {self.baseline!r}; it must be one of {titles}")
+        if self.data.numeric_target and self.loss.name.endswith("cross_entropy"):
+            raise ValueError(
+                f"the loss is {self.loss.name}, which is for classes, and the target "
+                f"'{self.data.options['target']}' is a number; give 'mse' or 'huber'"
+            )
         if self.epsilons and self.budget.epsilon is None:
             raise ValueError("epsilons are given beside a noise multiplier; give budget.epsilon")
         return self
@@ -431,9 +467,10 @@ class Recipe(StrictPart):
         ]
         return (*self.methods, *more)
 
-    def toml(self) -> str:
-        """The recipe as a TOML file."""
-        return tomli_w.dumps(_without_none(self.model_dump(mode="json", exclude_defaults=True)))
+    def toml(self, without: Sequence[str] = ()) -> str:
+        """The recipe as a TOML file, without some of its fields."""
+        fields = self.model_dump(mode="json", exclude_defaults=True, exclude=set(without))
+        return tomli_w.dumps(_without_none(fields))
 
     @classmethod
     def read(cls, path: str | Path) -> Recipe:

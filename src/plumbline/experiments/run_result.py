@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from plumbline.data import DataError, TableEncoding, read_encoding
 from plumbline.experiments.files import (
     CHECKPOINT,
+    ENCODING,
     MODEL,
     RESULT,
     STATEMENT,
@@ -30,7 +32,7 @@ from plumbline.experiments.manifest import write_manifest
 from plumbline.experiments.objects import present
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.settling import SchemaSource
-from plumbline.fairness import GroupReport, Undefined, to_json
+from plumbline.fairness import Bin, GroupReport, Undefined, to_json
 from plumbline.mechanism.ledger import Position
 from plumbline.models import MODELS
 from plumbline.training.keeping import forget
@@ -54,6 +56,14 @@ class RunResult:
         model: The network's name, and the options it was built with.
         settings: The method's settings, with what followed from the data.
         schema: Where ranges, categories and classes come from, if the data are a table.
+        rows: Of a table, how many test rows there are ("test_rows") and how many of them are left
+            out of the report ("left_out"), for want of a value or a known class. Rows of the
+            training part are left out alike; how many, the result does not tell.
+        classes: The classes' names, by number; none where the target is a number.
+        threshold: The probability from which on the second of two classes is predicted, if that is
+            not the more probable one.
+        budget: Of a run on a table, what all runs on it had cost together when it ended: the
+            released models, and everything. ``together.Totals`` as plain values.
     """
 
     method: str
@@ -69,6 +79,10 @@ class RunResult:
     model: dict[str, Any]
     settings: dict[str, Any]
     schema: SchemaSource | None = None
+    rows: dict[str, int] | None = None
+    classes: tuple[str, ...] = ()
+    threshold: float | None = None
+    budget: dict[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, for a file."""
@@ -88,6 +102,7 @@ def read_result(folder: Path) -> RunResult | None:
     try:
         report = read_report(stored.pop("report"))
         stored["epsilon"] = float(stored["epsilon"])
+        stored["classes"] = tuple(stored.get("classes", ()))
         return RunResult(report=report, **stored)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FileError(
@@ -161,11 +176,29 @@ def read_model(folder: Path, spec: RunSpec, result: Mapping[str, Any]) -> nn.Mod
     return model.eval()
 
 
+def read_table_encoding(folder: Path) -> TableEncoding | None:
+    """How the rows of a table become what the model sees; None if the run was not made on one.
+
+    Raises:
+        FileError: If the file is damaged.
+    """
+    if not (folder / ENCODING).is_file():
+        return None
+    try:
+        return read_encoding(folder / ENCODING)
+    except DataError as error:
+        raise FileError(str(error)) from error
+
+
 def read_report(stored: dict[str, Any]) -> GroupReport:
     """Metrics by group, as a result has them."""
 
     def number(value: Any) -> Any:
         return Undefined(value.removeprefix("undefined: ")) if isinstance(value, str) else value
+
+    def bins(values: list[dict[str, Any]]) -> tuple[Bin, ...]:
+        names = ("predicted", "observed", "records")
+        return tuple(Bin(*(one[name] for name in names)) for one in values)
 
     return GroupReport(
         overall={name: number(value) for name, value in stored["overall"].items()},
@@ -175,4 +208,8 @@ def read_report(stored: dict[str, Any]) -> GroupReport:
         },
         sizes=stored["sizes"],
         minimum_size=stored["minimum_size"],
+        reliability=bins(stored.get("reliability", [])),
+        reliability_by_group={
+            group: bins(own) for group, own in stored.get("reliability_by_group", {}).items()
+        },
     )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from plumbline import methods
 from plumbline.data import Splits
 from plumbline.data.tables import TEST_FRACTION
-from plumbline.experiments.files import RECIPE, FileError, read_json
+from plumbline.experiments.files import EXPORTED, RECIPE, FileError, read_json
 from plumbline.experiments.objects import found, is_object, present
 from plumbline.experiments.recipe import (
     DataPart,
@@ -31,6 +31,9 @@ from plumbline.methods import Method
 from plumbline.models import MODELS
 from plumbline.objectives import LOSSES, build_loss
 from plumbline.training.moments import mean_release
+
+CHOSEN_ON = 0.2
+"""The share of the training records on which a threshold is chosen, where one is."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,14 @@ class RunSpec:
         if type(rows) is not int:
             return None
         test = 0.0 if options.get("test") else options.get("test_fraction", TEST_FRACTION)
-        return max(1, round(max(1, round(rows * (1 - test))) * (1 - self.held_out)))
+        for share in (test, self.held_out, self.chosen_on):
+            rows = max(1, round(rows * (1 - share)))
+        return rows
+
+    @property
+    def chosen_on(self) -> float:
+        """The share of the training records on which a threshold is chosen."""
+        return CHOSEN_ON if self.recipe.threshold == "auto" else 0.0
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -121,8 +131,17 @@ class RunSpec:
             "held_out": self.held_out,
             "noise_seed": self.noise_seed,
             "noise": self.recipe.noise,
-            **({} if self.recipe.isolation == "vmap" else {"isolation": self.recipe.isolation}),
+            **self._rarely_given,
         }
+
+    @property
+    def _rarely_given(self) -> dict[str, Any]:
+        """What is among the facts only if it is not left at its default."""
+        names = ("threshold", "class_weights", "isolation")
+        fields: dict[str, Any] = self.recipe.model_dump(
+            mode="json", include=set(names), exclude_defaults=True
+        )
+        return fields
 
     @property
     def name(self) -> str:
@@ -148,7 +167,7 @@ class RunSpec:
         """The options of the network's builder, with what follows from the data."""
         part = self.model
         options = part.options if part.centre is None else {**part.options, "centred": True}
-        sizes = {"features": width_of(splits), "classes": len(splits.classes)}
+        sizes = {"features": width_of(splits), "classes": len(splits.classes) or 1}
         make = found(MODELS, part.name)
         filled = {name: size for name, size in sizes.items() if size and accepts(make, name)}
         return {**filled, **options}
@@ -209,16 +228,18 @@ def read_spec(folder: Path) -> RunSpec:
     """
     path = folder / RECIPE
     if not path.is_file():
-        old = (folder / "settings.json").is_file()
-        raise FileError(
-            f"{folder} is not the folder of a run: it has no {RECIPE}. "
-            + (
+        words = "`plumbline train` and `plumbline compare` make such folders."
+        if (folder / "settings.json").is_file():
+            words = (
                 "An earlier version of Plumbline made it, whose runs on tables are no longer read; "
                 "make the run again."
-                if old
-                else "`plumbline train` and `plumbline compare` make such folders."
             )
-        )
+        elif (folder / EXPORTED).is_file():
+            words = (
+                "It is an exported model, which tells its epsilon; what confirms it is in the "
+                "folder of its run, which stayed where it was made."
+            )
+        raise FileError(f"{folder} is not the folder of a run: it has no {RECIPE}. {words}")
     fields = read_json(path)
     known = {name: fields[name] for name in Recipe.model_fields if fields.get(name) is not None}
     rows = {"methods": [fields.get("method")], "seeds": [fields.get("seed")], "baseline": None}

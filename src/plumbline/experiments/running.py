@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ import torch
 from plumbline.data import Splits
 from plumbline.diagnostics import Probe
 from plumbline.experiments.centring import centre
+from plumbline.experiments.charging import Part, open_ledger, require_releasable, write_account
 from plumbline.experiments.data_identity import keep_identity
+from plumbline.experiments.deciding import NOT_COVERED, choose_threshold, record_weights
 from plumbline.experiments.files import (
+    ACCOUNT,
     CHECKPOINT,
     ENCODING,
     LEDGER,
@@ -34,11 +38,15 @@ from plumbline.experiments.files import (
     read_rows,
     write_json,
 )
-from plumbline.experiments.loading import evaluate_run, load_data
+from plumbline.experiments.loading import evaluate_run, judged_model, load_data
 from plumbline.experiments.probing import DIAGNOSTICS, probe_of
+from plumbline.experiments.recipe import Recipe
 from plumbline.experiments.run_result import RunResult, finish, read_result, versions
 from plumbline.experiments.run_spec import RunSpec, budget_of
 from plumbline.experiments.settling import charge_again, schema_source
+from plumbline.experiments.together import totals_beside
+from plumbline.fairness import main_metric
+from plumbline.fairness.metrics import LOSS
 from plumbline.mechanism.ledger import Ledger
 from plumbline.private_training import make_private
 from plumbline.results import to_json
@@ -62,6 +70,8 @@ def run(
     on_progress: Callable[[int, int], None] | None = None,
     *,
     ledger: str | os.PathLike[str] | None = None,
+    shared: bool = True,
+    part: Part = "run",
     tensorboard: bool = False,
     accept_loss: bool = False,
 ) -> RunResult:
@@ -74,12 +84,17 @@ def run(
         spec: What to run.
         root: The folder of the experiment.
         on_progress: Called with (done, total) after each step.
-        ledger: Where it is charged; by default a ledger in its folder.
+        ledger: Where it is charged; by default a ledger in its folder and, on a table, before
+            that the table's ledger.
+        shared: Whether the table's ledger may know of it.
+        part: What it is made for. A single run is made to be released: where its table has a limit
+            on that, and it could not be, it is refused before its first step.
         tensorboard: Whether to log to TensorBoard, in the folder.
         accept_loss: Go on, and end, also if more than a twentieth of the steps were lost.
 
     Raises:
         StepsLost: If more than that were lost, in power cuts say.
+        BudgetExceeded: If it would exceed what its ledger allows.
         OtherData: If the folder's run was started on other data.
         KeyboardInterrupt: If it was interrupted.
     """
@@ -91,10 +106,14 @@ def run(
         with _one_thread():
             if not ranks.first:
                 _share_made(spec, folder)
-            book = folder / LEDGER if ledger is None else Path(ledger)
+
+            def opened() -> Ledger:
+                own = folder / LEDGER
+                return open_ledger(own, spec.data, ledger, reserve=RESERVE, shared=shared)
+
             return ranks.from_first(
                 "the end",
-                lambda: _made(spec, folder, book, on_progress, tensorboard, accept_loss),
+                lambda: _made(spec, folder, opened, part, on_progress, tensorboard, accept_loss),
             )
 
 
@@ -109,7 +128,8 @@ def _finished(spec: RunSpec, folder: Path) -> RunResult | None:
 def _made(
     spec: RunSpec,
     folder: Path,
-    book: Path,
+    opened: Callable[[], Ledger],
+    part: Part,
     on_progress: Callable[[int, int], None] | None,
     tensorboard: bool,
     accept_loss: bool,
@@ -121,14 +141,17 @@ def _made(
     write_json(folder / VERSIONS, versions())
     if splits.encoding is not None:
         write_json(folder / ENCODING, splits.encoding.to_json())
-    with Ledger.open(book, reserve=RESERVE) as ledger:
+    with opened() as ledger:
         private = started(spec, splits, ledger, folder / CHECKPOINT)
+        write_account(folder, spec, part, private.run, ledger)
+        if part == "run" and spec.method.private:
+            require_releasable(ledger, private.run, private.plan)
         if not accept_loss:
             _refuse_loss(private)
         board = (
             TensorBoard(folder / "tensorboard", first=private.steps_done) if tensorboard else None
         )
-        log = _Log(private, splits, folder, spec.recipe.log_every, on_progress, board)
+        log = _Log(private, splits, folder, spec.recipe, on_progress, board)
         probe = probe_of(spec, private, splits, folder) if spec.recipe.probe else None
         try:
             _catch_up(private, folder, log, probe)
@@ -141,7 +164,12 @@ def _made(
             raise KeyboardInterrupt(f"after step {private.steps_done:,} of {private.stop:,}")
         if not accept_loss:
             _refuse_loss(private)
-        report = evaluate_run(private, splits)
+        threshold = spec.recipe.threshold
+        if threshold == "auto":
+            assert splits.third is not None
+            with judged_model(private) as judged:
+                threshold = choose_threshold(judged, splits.third)
+        report = evaluate_run(private, splits, threshold)
         result = RunResult(
             method=spec.method.title,
             seed=spec.seed,
@@ -156,9 +184,15 @@ def _made(
             model={"name": spec.model.name, "options": spec.model_options(splits)},
             settings=spec.method_settings(len(splits.groups)),
             schema=schema_source(spec.data, splits),
+            rows=None if splits.use is None else splits.use.to_json(),
+            classes=splits.classes,
+            threshold=threshold,
         )
         private.close()
-    with private.averaged() if spec.averaging is not None else nullcontext(private.model) as model:
+    if part == "run" and (folder / ACCOUNT).is_file():
+        found = totals_beside(folder, spec.recipe.budget, single=True)
+        result = replace(result, budget=found.to_json())
+    with judged_model(private) as model:
         finish(
             folder,
             model,
@@ -236,6 +270,7 @@ def started(
         "accountant": spec.recipe.budget.accountant,
         "relation": spec.recipe.budget.relation,
         "sensitive_features": splits.train.sensitive_features,
+        "record_weights": record_weights(spec.recipe, splits),
         "seed": spec.random_seed,
         "deterministic": spec.random_seed is not None,
         "ledger": ledger,
@@ -249,7 +284,10 @@ def started(
     there = Ranks.here().from_first("the folder", lambda: checkpoint and checkpoint.is_file())
     if not there:
         centre(spec, model, splits.train, ledger)
-    return make_private(model, made, splits.train, checkpoint=checkpoint, **settings)
+    private = make_private(model, made, splits.train, checkpoint=checkpoint, **settings)
+    if splits.third is not None:
+        private.not_covered += (NOT_COVERED,)
+    return private
 
 
 class _Log:
@@ -264,11 +302,13 @@ class _Log:
         private: Private,
         splits: Splits,
         folder: Path,
-        every: int,
+        recipe: Recipe,
         on_progress: Callable[[int, int], None] | None,
         board: TensorBoard | None,
     ) -> None:
-        self._splits, self._folder, self.every = splits, folder, every
+        self._splits, self._folder, self.every = splits, folder, recipe.log_every
+        # One that is chosen is not known before the end.
+        self._threshold = None if recipe.threshold == "auto" else recipe.threshold
         self._on_progress, self._board = on_progress, board
         rows = kept_rows(folder / METRICS, private.steps_done)
         self._earlier = float(rows[-1]["seconds"]) if rows else 0.0
@@ -287,7 +327,7 @@ class _Log:
             self._measured(private, info)
 
     def _measured(self, private: Private, info: StepInfo) -> None:
-        report = evaluate_run(private, self._splits)
+        report = evaluate_run(private, self._splits, self._threshold)
         row = {
             "step": info.step,
             "epsilon": to_json(info.epsilon),
@@ -297,6 +337,6 @@ class _Log:
         }
         append_row(self._folder / METRICS, row)
         if self._board is not None:
-            values = {name: report.overall[name] for name in ("accuracy", "loss")}
+            values = {name: report.overall[name] for name in (main_metric(report.overall), LOSS)}
             numbers = {f"held out/{k}": v for k, v in values.items() if isinstance(v, float)}
             self._board.add(info.step, numbers)

@@ -2,8 +2,8 @@
 
 ``tune`` looks at every trial, and epsilon covers only each of them. Here epsilon covers the whole
 choice (``plumbline.mechanism.selection``): a random number of independent random candidates, each
-trained with noise and scored by a noisy count of right predictions on records held out, and only
-the winner shown. What the losers did is deleted as soon as they have lost. The number of
+trained with noise and scored with noise on records held out (``private_score``), and only the
+winner shown. What the losers did is deleted as soon as they have lost. The number of
 candidates is a secret too, so there is no progress bar.
 
 Guarantee: for one training record more or less, of which the others keep their places
@@ -13,6 +13,7 @@ Guarantee: for one training record more or less, of which the others keep their 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 import textwrap
@@ -22,8 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from plumbline.data import Splits
+from plumbline.experiments.charging import Named, about, keep_account, shared_ledgers
 from plumbline.experiments.files import (
     ENCODING,
     LEDGER,
@@ -35,21 +38,23 @@ from plumbline.experiments.files import (
     write_json,
     write_text,
 )
-from plumbline.experiments.loading import load_data, measure
+from plumbline.experiments.loading import load_data, measure_splits, outcomes_of
+from plumbline.experiments.private_score import SENSITIVITY, PrivateScore, check_scored
 from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
 from plumbline.experiments.run_result import RunResult, write_model
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
 from plumbline.experiments.settling import schema_source
-from plumbline.experiments.tuning import candidate, score_of, space_of
+from plumbline.experiments.tuning import candidate, space_of
 from plumbline.mechanism.accountant import Releases
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.ledger import Ledger
-from plumbline.mechanism.noise import add_noise, gaussian
+from plumbline.mechanism.noise import add_noise, rounding_sensitivity
 from plumbline.mechanism.random_source import RandomSource, SecureSource, SeededSource
 from plumbline.mechanism.release import FullBatch, GaussianQuery, StepRelease
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.mechanism.selection import RandomCount
+from plumbline.mechanism.shared_ledger import SharedLedger
 from plumbline.mechanism.statement import GIVEN
 
 _SCORE_ERROR = 0.005  # the standard deviation of a score, as a share of the records held out
@@ -63,8 +68,8 @@ class Selected:
 
     Attributes:
         row: Its settings.
-        score: Its noisy number of right predictions on the records held out, divided by how many
-            these are on average; noise and luck can bring it above 1.
+        score: What it was chosen by: the metric on the records held out, with noise, which can
+            bring a share above 1; of a loss, its negative.
         result: What came of it, with the epsilon and the statement of the whole selection.
     """
 
@@ -81,6 +86,7 @@ def select(
     epsilon: float,
     mean: float = 10.0,
     seed: int | None = None,
+    ledger: Named = None,
 ) -> Selected:
     """Trains a random number of random candidates of a row, and shows the best.
 
@@ -92,6 +98,8 @@ def select(
         epsilon: What the whole selection may cost, at the recipe's delta.
         mean: How many candidates there are on average.
         seed: Makes everything reproducible, for whoever knows the seed; by default it is secure.
+        ledger: Where the selection is charged as a whole, before its first candidate; by default
+            the table's ledger. Nobody learns from it how many candidates there were.
 
     Raises:
         RecipeError: If the row cannot be selected privately.
@@ -106,6 +114,9 @@ def select(
         raise RecipeError(
             f"{title} has no guarantee that a selection could keep: {method.unbounded_reason}."
         )
+    check_selectable(recipe)
+    threshold = recipe.threshold
+    assert threshold != "auto"
     if recipe.budget.relation != "add_remove":
         raise RecipeError("Private selection is accounted for add_remove only.")
     spec = RunSpec(recipe, row, recipe.seeds[0], held_out=recipe.tune.validation)
@@ -121,6 +132,7 @@ def select(
     once = [] if spec.schema is None else [(spec.schema, 1)]
 
     method = spec.build_method(len(splits.groups))
+    scored = PrivateScore(recipe.tune.objective, len(splits.classes))
     # What is accounted must be known before the data are looked at, with noise or without.
     blur = _SCORE_NOISE if splits.train.records_noisy else max(1.0, _SCORE_ERROR * expected)
 
@@ -137,6 +149,13 @@ def select(
     source: RandomSource = SecureSource() if seed is None else SeededSource(seed, "selection")
     noisy = _at_noise(recipe, row, noise)
     space, best = space_of(row, recipe.tune), None
+    selection = f"selection-{secrets.token_hex(8)}"
+    shared = shared_ledgers(spec.data, ledger)
+    before = [] if spec.data.found is None else [spec.data.found.run]
+    for path in shared:
+        with SharedLedger.open(path) as book:
+            book.charge(count.of(releases_at(noise)).to_dict(), run=selection, step=0, most=1)
+            book.describe(selection, about(spec, "selection", Path(folder), before))
     with tempfile.TemporaryDirectory(prefix="plumbline-selection-") as secret:
         for number in range(count.draw(source.stream("candidates"))):
             places = source.stream("settings", number).uint64(len(space)) / 2.0**64
@@ -145,9 +164,12 @@ def select(
             sized = chosen.model_copy(update=_NO_SIZES)  # which the recipe has
             tried = RunSpec(noisy, sized, spec.seed, spec.held_out, noise_seed=own)
             home = Path(secret) / str(number)  # of its own: equal settings may be drawn again
-            result = run(tried, home)
+            result = run(tried, home, shared=False)
             _require_released([*once, *trained_at(noise)], home / tried.folder / LEDGER)
-            score = _score(result, expected, blur, source, number)
+            model = spec.build_model(splits)
+            model.load_state_dict(torch.load(home / tried.folder / MODEL, weights_only=True))
+            sums = scored.sums(outcomes_of(model, splits.test, threshold))
+            score = scored.value(_noisy(sums, blur, source, number), expected)
             if best is None or score > best[0]:
                 best = (score, chosen, home / tried.folder / MODEL, result.seconds)
                 for other in Path(secret).iterdir():
@@ -172,22 +194,56 @@ def select(
         noise_multiplier=noise,
         steps=plan.steps,
         seconds=best[3],  # that of all candidates would tell how many there were
-        report=measure(model, tested.test, tested.groups),
+        report=measure_splits(model, tested, threshold),
         statement=_statement(
-            spent, plan, noise, count, chosen, splits, (records, held), once, seed is not None
+            spent,
+            plan,
+            noise,
+            count,
+            chosen,
+            splits,
+            (records, held),
+            once,
+            scored,
+            seed is not None,
         ),
         folder=winner.folder,
         model={"name": spec.model.name, "options": spec.model_options(splits)},
         settings=winner.method_settings(len(splits.groups)),
         schema=schema_source(spec.data, splits),
+        rows=None if tested.use is None else tested.use.to_json(),
+        classes=splits.classes,
+        threshold=threshold,
     )
     if splits.encoding is not None:
         write_json(kept / ENCODING, splits.encoding.to_json())
+    if shared:
+        keep_account(kept, selection, shared)
     write_json(kept / RECIPE, {**winner.facts, "name": recipe.name})
     write_model(model, kept / MODEL)
     write_text(kept / STATEMENT, result.statement + "\n")
     write_json(kept / RESULT, result.to_json())
     return Selected(chosen, best[0], result)
+
+
+def check_selectable(recipe: Recipe) -> None:
+    """Refuses what cannot be selected privately, before anything is charged.
+
+    Raises:
+        RecipeError: For a number as the target, for a metric that one record can move too far, and
+            for a threshold that is to be chosen.
+    """
+    if recipe.data.numeric_target:
+        raise RecipeError(
+            "A private selection scores predictions of classes, and the target is a number: leave "
+            "--private-selection out, and tune with --trials."
+        )
+    check_scored(recipe.tune.objective)
+    if recipe.threshold == "auto":
+        raise RecipeError(
+            "A threshold that is chosen is not covered by epsilon, and a private selection is to "
+            "be: give a number (--threshold 0.3), or leave it out."
+        )
 
 
 def _at_noise(recipe: Recipe, row: MethodPart, noise: float) -> Recipe:
@@ -218,20 +274,14 @@ def _costs(releases: Releases) -> Counter[tuple[float, float]]:
 
 
 def _score_release(noise: float) -> StepRelease:
-    """The number of right predictions: one record moves it by one."""
-    query = GaussianQuery(name="right predictions", sensitivity=1.0, noise_multiplier=noise)
+    query = GaussianQuery(name="score", sensitivity=SENSITIVITY, noise_multiplier=noise)
     return StepRelease(sampling=FullBatch(), queries=(query,))
 
 
-def _score(
-    result: RunResult, expected: int, blur: float, source: RandomSource, number: int
-) -> float:
-    """The noisy number of right predictions, as a share of the expected number of records."""
-    records = sum(result.report.sizes.values())
-    right = round(score_of(result.report, "accuracy") * records)
-    value = {"right": torch.tensor([float(right)], dtype=torch.float64)}
-    noisy = add_noise(value, blur, gaussian(source.once("score", number), 1))
-    return float(noisy["right"]) / expected
+def _noisy(sums: Tensor, blur: float, source: RandomSource, number: int) -> Tensor:
+    """What a candidate is scored by, with noise; a record moves one of the sums."""
+    std = blur * (SENSITIVITY + rounding_sensitivity(blur, 1))
+    return add_noise({"": sums}, std, source.once("score", number))[""]
 
 
 def _odds(share: float) -> float:
@@ -254,6 +304,7 @@ def _statement(
     splits: Splits,
     sizes: tuple[int, int],
     once: Sequence[tuple[StepRelease, int]],
+    scored: PrivateScore,
     seeded: bool,
 ) -> str:
     looked = "".join(f" {one};" for one in splits.not_covered)
@@ -271,8 +322,8 @@ def _statement(
         f"A random number of candidates, {count.mean:g} on average (geometric; the number itself "
         f"is not disclosed), had their settings drawn at random, independently of the data. Each "
         f"was trained for {plan.steps} steps at sampling rate {plan.sampling_rate:.4g} with noise "
-        f"multiplier {noise:.4g}, and scored by a noisy count of right predictions on records that "
-        "it was not trained on. Only the winner is shown.",
+        f"multiplier {noise:.4g}, and scored by its {scored.metric}, from {scored.words} on "
+        "records that it was not trained on. Only the winner is shown.",
         f"Winner: {row.title}, learning rate {row.learning_rate}, settings {row.settings}.",
         f"Taken to be public: the settings of the recipe, and the numbers of records that were "
         f"trained on, {sizes[0]:,}, and held out, {sizes[1]:,}{noisy}. Which were held "

@@ -18,11 +18,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from plumbline.data import Split, Splits
-from plumbline.data.table_files import TableSource, is_frame
-from plumbline.data.table_schema import STATED, Column, Schema, declared
+from plumbline.data.table_files import TableSource
+from plumbline.data.table_schema import NUMBER, STATED, Column, Schema, declared
 from plumbline.data.tables import TablePlan, plan_table
+from plumbline.experiments.charging import open_ledger
 from plumbline.experiments.compatibility import check_fits
 from plumbline.experiments.data_identity import keep_identity
+from plumbline.experiments.deciding import check_decision
 from plumbline.experiments.files import (
     SCHEMA,
     SCHEMA_LEDGER,
@@ -30,18 +32,16 @@ from plumbline.experiments.files import (
     read_json,
     write_json,
 )
-from plumbline.experiments.objects import OBJECTS
-from plumbline.experiments.private_schema import (
-    Found,
-    SchemaQuestion,
-    check_found,
-    find_schema,
-)
+from plumbline.experiments.private_schema import Found, SchemaQuestion, find_schema
 from plumbline.experiments.recipe import DataPart, FoundPart, Recipe, RecipeError
 from plumbline.experiments.run_spec import RunSpec
+from plumbline.experiments.schema_checks import check_enough, check_found, declaring
+from plumbline.experiments.table_ledgers import table_source
+from plumbline.experiments.table_remarks import table_remarks
 from plumbline.mechanism.ledger import Ledger
 from plumbline.training.distributed import Ranks
 
+_ZERO = 1e-5  # bins so near to zero are those of zeros
 SchemaSource = Literal["declared", "found privately", "from the data"]
 
 
@@ -50,7 +50,7 @@ class Settled(NamedTuple):
 
     Attributes:
         recipe: The recipe.
-        words: What was found, a sentence for each column; nothing where all was known.
+        words: What was found, and what to declare, in sentences; nothing where all was known.
     """
 
     recipe: Recipe
@@ -70,8 +70,8 @@ def settled(
         recipe: What is to be run.
         root: The folder of the experiment.
         seed: Of a single run, of its data and its noise; by default the recipe's first.
-        ledger: Where the release is charged before it is made; by default one beside what was
-            found. Each run's own ledger is charged with it too.
+        ledger: Where the release is charged before it is made; by default the table's ledger, and
+            one beside what was found. Each run's own ledger is charged with it too.
 
     Raises:
         TableError: If the table cannot be used as described, or too little was found.
@@ -95,11 +95,7 @@ def _source(part: DataPart) -> TableSource | None:
     """The table of which something may be unknown; None for other data, and on request."""
     if part.found is not None or part.options.get("from_data"):
         return None
-    if part.name == "table":
-        path: TableSource = part.options["path"]
-        return path
-    frame = OBJECTS.get(part.name)
-    return frame if is_frame(frame) else None
+    return table_source(part)
 
 
 def _settled(
@@ -137,9 +133,10 @@ def _settled(
         stored = read_json(home / SCHEMA)
     else:
         counts = plan.counts()  # which may refuse the table, before anything is charged
+        check_enough(plan, question, counts.rows)
         make_folder(home)
         keep_identity(home, spec)
-        with Ledger.open(home / SCHEMA_LEDGER if ledger is None else Path(ledger)) as book:
+        with open_ledger(home / SCHEMA_LEDGER, recipe.data, ledger) as book:
             found = find_schema(plan, counts, question, seed=None if secure else first, ledger=book)
         stored = _stored(found, question)
         write_json(home / SCHEMA, stored)
@@ -149,10 +146,10 @@ def _settled(
 
 
 def _stored(found: Found, question: SchemaQuestion) -> dict[str, Any]:
-    """What was found as plain values; columns of which no category was found are apart."""
-    columns = found.schema.columns
-    empty = [name for name in found.columns if columns.get(name, Column()).categories == ()]
-    kept = {name: column for name, column in columns.items() if name not in empty}
+    """What was found as plain values; columns of which nothing was found are apart."""
+    schema = found.schema
+    empty = [n for n in found.columns if not schema[n].complete or schema[n].categories == ()]
+    kept = {name: column for name, column in schema.columns.items() if name not in empty}
     part = FoundPart(
         run=found.run,
         release=found.release.to_dict(),
@@ -171,25 +168,48 @@ def _with(recipe: Recipe, plan: TablePlan, schema: Schema, stored: dict[str, Any
         options["drop"] = [*part.options.get("drop", ()), *empty]
     found = FoundPart.model_validate(stored["found"])
     data = part.model_copy(update={"options": options, "found": found})
-    words = [f"about {schema.records:,} rows"] if found.records else []
-    words += [_words(plan, name, schema[name]) for name in found.columns]
+    listed = [f"about {schema.records:,} rows"] if found.records else []
+    listed += [_words(plan, name, schema[name]) for name in found.columns if name not in empty]
+    words = [f"Found privately about the table: {'; '.join(listed)}. Declare what you know."]
+    words += table_remarks(data, None)
+    for name in empty:
+        if name in plan.sensitive:
+            words.append(
+                f"No group of {name} was found, so that all rows are one group. To tell groups "
+                f"apart, add {declaring(name, Column())}, with their names."
+            )
+    if empty:
+        words.append(
+            f"Left out, since nothing was found of them: {', '.join(empty)}. Declare them to learn "
+            "from them: --categories or --range, and of dates, codes and text --date, --hash and "
+            "--text (`plumbline data look` shows which they hold)."
+        )
     return Settled(recipe.model_copy(update={"data": data}), tuple(words))
 
 
 def _words(plan: TablePlan, name: str, column: Column) -> str:
+    missing = ""
+    if plan.missing == "fill" and column.fill is not None and name not in plan.sensitive:
+        missing = f" ({_short(column, column.fill)} if missing)"
     if column.range is not None:
-        fill = f" ({column.fill:g} if missing)" if plan.missing == "fill" else ""
-        return f"{name} from {column.range[0]:g} to {column.range[1]:g}{fill}"
-    if column.categories:
-        rest = " (other rows take no part)" if name == plan.target else ", or another"
-        return f"{name} is {', '.join(column.categories)}{rest}"
-    return f"{name} is left out, since no category of it was found"
+        low, high = (_short(column, end) for end in column.range)
+        if max(map(abs, column.range)) < _ZERO:
+            return f"{name} is zero, above or below it{missing}"
+        return f"{name} from {low} to {high}{missing}"
+    values = column.categories or ()
+    if name == plan.target and len(values) > 1:
+        return f"{name} is {', '.join(values)} (other rows take no part)"
+    return f"{name} is {', '.join(values)}, or another{missing}"
+
+
+def _short(column: Column, value: float | str) -> str:
+    shown = column.shown(value)
+    return shown if isinstance(shown, str) else f"{shown:g}"
 
 
 def charge_again(found: FoundPart, ledger: Ledger) -> None:
     """Charges a run's own ledger with what was released for it and others, where that is not."""
-    if not ledger.charged(found.run):
-        ledger.charge(found.release, run=found.run, step=0, most=1)
+    ledger.repeat(found.release, run=found.run)
 
 
 def schema_source(part: DataPart, splits: Splits) -> SchemaSource | None:
@@ -239,10 +259,18 @@ def _check_parts(recipe: Recipe, plan: TablePlan, seed: int) -> None:
 
     The table here has one feature for each column, and no record of anybody's.
     """
+    target = plan.schema[plan.target]
+    known = () if target.kind == NUMBER else target.categories
+    if known is not None:
+        check_decision(recipe, known)
     x, y = torch.zeros(2, len(plan.features)), torch.zeros(2, dtype=torch.int64)
     groups = tuple(map(str, range(2))) if plan.sensitive else ()
     part = Split(x, y, y if groups else None)
-    stand_in = Splits("none", part, part, classes=("0", "1"), groups=groups)
+    stand_in = Splits(
+        "none", part, part, classes=("0", "1") if known is None else known, groups=groups
+    )
+    if known is None:  # whose names, given with weights, are then those that will be found
+        recipe = recipe.model_copy(update={"class_weights": {}})
     for row in recipe.methods:
         if "features" not in (row.model or recipe.model).options:
             check_fits(RunSpec(recipe, row, seed), stand_in)

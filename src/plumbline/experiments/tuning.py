@@ -21,14 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from plumbline import methods
+from plumbline.experiments.charging import Named
 from plumbline.experiments.files import make_folder, write_json, write_text
 from plumbline.experiments.linear_baseline import with_simple_row
 from plumbline.experiments.objects import is_object
 from plumbline.experiments.pool import OnProgress, Progress, Workers
-from plumbline.experiments.recipe import MethodPart, Recipe, TunePart
+from plumbline.experiments.recipe import WORST, MethodPart, Recipe, RecipeError, TunePart
 from plumbline.experiments.run_result import RunResult
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.fairness import GroupReport, Undefined, to_json
+from plumbline.fairness.evaluating import BY_NAME
 from plumbline.spaces import LogBetween, Space
 
 NOT_COVERED = (
@@ -36,7 +38,6 @@ NOT_COVERED = (
 )
 RATE = "learning_rate"
 _AT_ONCE = 4  # trials asked for together: fixed, so that a search does not depend on the cores
-_NEAR = {"accuracy": 0.01, "loss": 0.02}
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def tune(
     folder: str | os.PathLike[str],
     *,
     workers: int | Workers | None = None,
+    ledger: Named = None,
     on_progress: OnProgress | None = None,
 ) -> Tuning:
     """Searches settings for every row of a recipe, as its ``tune`` part says.
@@ -146,6 +148,7 @@ def tune(
         recipe: Whose rows.
         folder: Where the trials' runs are kept.
         workers: How many runs at a time, one for each core by default; or processes.
+        ledger: Where runs are charged, as of ``run``.
         on_progress: Called with a `Progress` now and then.
     """
     recipe = with_simple_row(recipe)
@@ -157,7 +160,8 @@ def tune(
     with Workers.of(workers) as pool:
         for place, row in enumerate(rows):
             before = place * recipe.tune.trials * len(recipe.tune.seeds)
-            search = _Search(recipe, row, Path(folder), pool, _shifted(on_progress, before, total))
+            progress = _shifted(on_progress, before, total)
+            search = _Search(recipe, row, Path(folder), pool, ledger, progress)
             found[row.title], sensitivity[row.title] = search.run()
             tuned += [row, search.tuned()]
     return Tuning(recipe.model_copy(update={"methods": tuple(tuned)}), found, sensitivity)
@@ -186,9 +190,16 @@ def candidate(
 
 
 def score_of(report: GroupReport, objective: str) -> float:
-    """The objective's value; NaN where it is undefined."""
-    metric = "loss" if objective.endswith("loss") else "accuracy"
-    if not objective.startswith("worst group"):
+    """The objective's value; NaN where it is undefined.
+
+    Raises:
+        RecipeError: If the data have no such metric.
+    """
+    metric = objective.removeprefix(WORST)
+    if metric not in report.overall:
+        named = ", ".join(one for one in report.overall if BY_NAME[one].better is not None)
+        raise RecipeError(f"These data have no {metric} to aim at; they have {named}.")
+    if not objective.startswith(WORST):
         value = report.overall[metric]
         return math.nan if isinstance(value, Undefined) else float(value)
     judged = [group for group, size in report.sizes.items() if size >= report.minimum_size]
@@ -196,7 +207,7 @@ def score_of(report: GroupReport, objective: str) -> float:
     numbers = [float(value) for value in values if not isinstance(value, Undefined)]
     if len(numbers) < len(values) or not numbers:
         return math.nan
-    return max(numbers) if metric == "loss" else min(numbers)
+    return max(numbers) if BY_NAME[metric].better == "lower" else min(numbers)
 
 
 class _Search:
@@ -208,10 +219,12 @@ class _Search:
         row: MethodPart,
         root: Path,
         pool: Workers,
+        ledger: Named,
         on_progress: OnProgress | None,
     ) -> None:
         self._recipe = recipe.model_copy(update={"probe": None, "log_every": 10**9})
         self._row, self._root, self._pool, self._on_progress = row, root, pool, on_progress
+        self._ledger = ledger
         self._space = space_of(row, recipe.tune)
         self._minimised = _minimised(recipe.tune)
         self._trials: list[Trial] = []
@@ -257,7 +270,8 @@ class _Search:
             for seed in tune.seeds
         ]
         done = len(self._trials) * len(tune.seeds)
-        results = self._pool.run(specs, self._root, _shifted(self._on_progress, done))
+        progress = _shifted(self._on_progress, done)
+        results = self._pool.run(specs, self._root, progress, self._ledger)
         by_row = [
             results[place : place + len(tune.seeds)]
             for place in range(0, len(results), len(tune.seeds))
@@ -282,8 +296,7 @@ class _Search:
 
     def _sensitivity(self, study: Any) -> Sensitivity:
         scores = sorted((one.score for one in self._trials), reverse=not self._minimised)
-        metric = "loss" if self._minimised else "accuracy"
-        near = [score for score in scores if abs(score - scores[0]) <= _NEAR[metric]]
+        near = [score for score in scores if abs(score - scores[0]) <= _near(self._recipe.tune)]
         importance: dict[str, float] = {}
         if len(self._trials) >= 8 and len(self._space) > 1:
             optuna = _optuna()
@@ -309,7 +322,12 @@ def _best(trials: Sequence[Trial], minimised: bool) -> Trial:
 
 
 def _minimised(tune: TunePart) -> bool:
-    return tune.objective.endswith("loss")
+    return BY_NAME[tune.objective.removeprefix(WORST)].better == "lower"
+
+
+def _near(tune: TunePart) -> float:
+    """What counts as about as good: a point of a share, 0.02 of anything else."""
+    return 0.02 if _minimised(tune) else 0.01
 
 
 def _shifted(

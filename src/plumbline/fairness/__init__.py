@@ -1,9 +1,9 @@
 """Who pays for privacy: metrics by group, what privacy costs each group, and how sure that is.
 
 ``evaluate`` computes one model's metrics by group, ``privacy_cost`` what private training costs
-each group (paper 004, Eqs. 1 and 2), ``across_seeds`` and ``compare_to`` the uncertainty of
-training. ``to_json`` turns all of them into JSON. For the uncertainty of the test set use the
-bootstrap of fairlearn's ``MetricFrame`` (docs/fairness.md).
+each group (Gradient Misalignment, Eqs. 1 and 2), ``across_seeds`` and ``compare_to`` the
+uncertainty of training. ``to_json`` turns all of them into JSON. For the uncertainty of the test
+set use the bootstrap of fairlearn's ``MetricFrame`` (docs/fairness.md).
 """
 
 from plumbline.fairness.cost import Cost, CostByGroup, CostGap, cost_of_reports, privacy_cost
@@ -13,6 +13,9 @@ from plumbline.fairness.gaps import Gap
 from plumbline.fairness.groups import MINIMUM_SIZE, Groups, group_records
 from plumbline.fairness.metrics import METRICS, Metric
 from plumbline.fairness.outcomes import Outcomes
+from plumbline.fairness.regression import NumberOutcomes
+from plumbline.fairness.reliability import Bin
+from plumbline.fairness.remarks import main_metric, remarks
 from plumbline.fairness.seeds import Estimate, SeedReport, across_seeds, estimate
 from plumbline.fairness.significance import PairedTest, SignificanceTests, compare_to, holm
 from plumbline.results import Number, Undefined, to_json
@@ -22,6 +25,7 @@ __all__ = [
     "MINIMUM_SIZE",
     "NOT_COVERED",
     "UNKNOWN",
+    "Bin",
     "Cost",
     "CostByGroup",
     "CostGap",
@@ -31,6 +35,7 @@ __all__ = [
     "Groups",
     "Metric",
     "Number",
+    "NumberOutcomes",
     "Outcomes",
     "PairedTest",
     "SeedReport",
@@ -43,6 +48,8 @@ __all__ = [
     "evaluate",
     "group_records",
     "holm",
+    "main_metric",
     "privacy_cost",
+    "remarks",
     "to_json",
 ]

@@ -1,4 +1,4 @@
-"""What privacy costs each group, at the end of training (paper 004, Eqs. 1 and 2).
+"""What privacy costs each group, at the end of training (Gradient Misalignment, Eqs. 1 and 2).
 
 With theta* the non-private model, theta~ a private one and the expectation over its randomness,
 that is over seeds:
@@ -21,8 +21,9 @@ from typing import Any
 from plumbline.fairness.evaluating import NOT_COVERED, GroupReport, evaluate
 from plumbline.fairness.gaps import Gap, gap_of, judged_of, too_small_of, worst_of
 from plumbline.fairness.groups import MINIMUM_SIZE, Names, SensitiveFeatures
-from plumbline.fairness.metrics import ACCURACY, LOSS
+from plumbline.fairness.metrics import LOSS
 from plumbline.fairness.outcomes import Outcomes
+from plumbline.fairness.remarks import main_metric
 from plumbline.fairness.seeds import Estimate, common_sizes, estimate
 from plumbline.results import Number, Undefined, to_json
 
@@ -107,7 +108,7 @@ class Cost:
     """What privacy costs, by group.
 
     Attributes:
-        privacy_cost: pi_k, lost accuracy (Eq. 1).
+        privacy_cost: pi_k, lost accuracy (Eq. 1); of numbers, the share of variance lost.
         excessive_risk: R_k, added loss (Eq. 2).
         sizes: The number of test records of each group, in the run with the fewest.
         too_small: Groups that are too small to judge in some run.
@@ -176,7 +177,8 @@ def cost_of_reports(private: Sequence[GroupReport], nonprivate: Sequence[GroupRe
 
         return CostByGroup(of(None), {group: of(group) for group in sizes}, judged)
 
-    return Cost(cost(ACCURACY, -1), cost(LOSS, 1), sizes, too_small_of(sizes, minimum_size))
+    main = main_metric(private[0].overall)
+    return Cost(cost(main, -1), cost(LOSS, 1), sizes, too_small_of(sizes, minimum_size))
 
 
 def _minus(first: Number, second: Number) -> Number:

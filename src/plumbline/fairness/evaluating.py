@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,21 +11,73 @@ from fairlearn.metrics import MetricFrame
 
 from plumbline.checks import check_count
 from plumbline.fairness.gaps import Gap, gap_of, judged_of, too_small_of, worst_of
-from plumbline.fairness.groups import MINIMUM_SIZE, Names, SensitiveFeatures, group_records
+from plumbline.fairness.groups import MINIMUM_SIZE, Groups, Names, SensitiveFeatures, group_records
 from plumbline.fairness.metrics import (
+    AUC,
+    AVERAGE_PRECISION,
+    CALIBRATION,
     FALSE_POSITIVE_RATE,
+    LOSS,
+    MACRO_F1,
     METRICS,
     SELECTION_RATE,
     TRUE_POSITIVE_RATE,
+    Metric,
     Task,
 )
 from plumbline.fairness.outcomes import Outcomes
+from plumbline.fairness.regression import (
+    BASELINE_RMSE,
+    MAE,
+    REGRESSION,
+    RMSE,
+    NumberOutcomes,
+    mean_of,
+)
+from plumbline.fairness.reliability import Bin, reliability
+from plumbline.formats import amount, number, percent
 from plumbline.results import Number, Undefined, to_json
 
 NOT_COVERED = "computed from the test records without noise: not covered by epsilon"
 """Say this wherever fairness numbers are shown: epsilon covers the training records only."""
 
 EMPTY = Undefined("the group has no records")
+BY_NAME: dict[str, Metric] = {metric.name: metric for metric in (*METRICS, *REGRESSION)}
+"""Every metric, of classes and of numbers."""
+NUMBERS = (LOSS, AUC, AVERAGE_PRECISION, MACRO_F1, CALIBRATION)
+"""Metrics that are written as numbers."""
+OWN_UNIT = (RMSE, MAE, BASELINE_RMSE)
+"""Metrics in the unit of the target; the others are shares."""
+
+
+_SHORT_TITLES = {
+    "baseline accuracy": "baseline",
+    "balanced accuracy": "balanced",
+    "average precision": "av. prec.",
+    "calibration error": "calib.",
+    "selection rate": "selected",
+    "true positive rate": "true pos.",
+    "false positive rate": "false pos.",
+    "baseline rmse": "baseline",
+}
+IN_ORDER = (
+    "accuracy", "baseline accuracy", "r2", "rmse", "mae", "baseline rmse", "auc",
+    "true positive rate", "false positive rate", "balanced accuracy", "loss", "average precision",
+    "calibration error", "macro f1", "selection rate",
+)  # fmt: skip
+"""The metrics by importance: where there is not room for all, the first have it."""
+
+
+def short_title(name: str) -> str:
+    """What a metric is called at the head of a column."""
+    return _SHORT_TITLES.get(name, BY_NAME[name].title)
+
+
+def written(name: str, value: object, error: object = None) -> str:
+    """A metric's value as people read it: a share in per cent, others as numbers."""
+    if name in OWN_UNIT:
+        return amount(value, error)
+    return (number if name in NUMBERS else percent)(value, error)
 
 
 @dataclass(frozen=True)
@@ -37,12 +89,16 @@ class GroupReport:
         by_group: Each metric by group.
         sizes: The number of test records of each group.
         minimum_size: Groups with fewer records are not judged.
+        reliability: Predicted probabilities beside what came true, of all records.
+        reliability_by_group: The same by group.
     """
 
     overall: Mapping[str, Number]
     by_group: Mapping[str, Mapping[str, Number]]
     sizes: Mapping[str, int]
     minimum_size: int = MINIMUM_SIZE
+    reliability: tuple[Bin, ...] = ()
+    reliability_by_group: Mapping[str, tuple[Bin, ...]] = field(default_factory=dict)
 
     def metric(self, name: str) -> dict[str, Number]:
         """One metric by group."""
@@ -70,24 +126,28 @@ class GroupReport:
     def worst(self) -> dict[str, str | Undefined]:
         """The judged group that does worst, by metric."""
         return {
-            metric.name: worst_of(self.metric(metric.name), self.judged, metric.better)
-            for metric in METRICS
+            name: worst_of(self.metric(name), self.judged, BY_NAME[name].better)
+            for name in self.overall
         }
 
     @property
     def demographic_parity_difference(self) -> Number:
         """The largest difference in selection rates."""
-        return self.difference()[SELECTION_RATE].value
+        return self._gap(SELECTION_RATE)
 
     @property
     def equalised_odds_difference(self) -> Number:
         """The larger of the differences in true and in false positive rates."""
-        gaps = self.difference()
-        values = [gaps[name].value for name in (TRUE_POSITIVE_RATE, FALSE_POSITIVE_RATE)]
+        values = [self._gap(name) for name in (TRUE_POSITIVE_RATE, FALSE_POSITIVE_RATE)]
         for value in values:
             if isinstance(value, Undefined):
                 return value
         return max(value for value in values if not isinstance(value, Undefined))
+
+    def _gap(self, name: str) -> Number:
+        if name not in self.overall:
+            return Undefined("the target is a number, not a class")
+        return gap_of(self.metric(name), self.judged).value
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-able values."""
@@ -101,13 +161,15 @@ class GroupReport:
             "worst": self.worst,
             "demographic_parity_difference": self.demographic_parity_difference,
             "equalised_odds_difference": self.equalised_odds_difference,
+            "reliability": self.reliability,
+            "reliability_by_group": self.reliability_by_group,
             "privacy": NOT_COVERED,
         }
         return {name: to_json(part) for name, part in parts.items()}
 
 
 def evaluate(
-    outcomes: Outcomes,
+    outcomes: Outcomes | NumberOutcomes,
     *,
     sensitive_features: SensitiveFeatures,
     names: Names | None = None,
@@ -126,28 +188,54 @@ def evaluate(
     """
     check_count("minimum_size", minimum_size)
     groups = group_records(sensitive_features, len(outcomes), names)
-    task = Task.of(outcomes, positive)
+    metrics: tuple[Metric, ...] = METRICS
+    task: Task | float
+    of_all: tuple[Bin, ...] = ()
+    of_groups: dict[str, tuple[Bin, ...]] = {}
+    if isinstance(outcomes, Outcomes):
+        task = Task.of(outcomes, positive)
+        of_all = reliability(outcomes, task)
+        of_groups = _reliability_by_group(outcomes, task, groups) if len(groups.labels) > 1 else {}
+    else:
+        metrics, task = REGRESSION, mean_of(outcomes)
 
     # MetricFrame unpacks a group's columns for every metric, so all metrics are one function. The
     # row numbers say which losses and scores belong to the labels and predictions it passes.
-    def metrics(y_true: Any, y_pred: Any, rows: Any) -> tuple[Number, ...]:
+    def values(y_true: Any, y_pred: Any, rows: Any) -> tuple[Number, ...]:
         own = outcomes.take(rows)
-        return tuple(metric(own, task) for metric in METRICS)
+        return tuple(metric(own, task) for metric in metrics)
 
     frame = MetricFrame(
-        metrics=metrics,
+        metrics=values,
         y_true=outcomes.labels,
         y_pred=outcomes.predictions,
         sensitive_features=groups.codes,
         sample_params={"rows": np.arange(len(outcomes))},
     )
-    nothing = (EMPTY,) * len(METRICS)
+    nothing = (EMPTY,) * len(metrics)
     by_group = {
-        label: _by_name(frame.by_group.get(code, nothing))
+        label: _by_name(metrics, frame.by_group.get(code, nothing))
         for code, label in enumerate(groups.labels)
     }
-    return GroupReport(_by_name(frame.overall), by_group, groups.sizes, minimum_size)
+    return GroupReport(
+        _by_name(metrics, frame.overall),
+        by_group,
+        groups.sizes,
+        minimum_size,
+        of_all,
+        of_groups,
+    )
 
 
-def _by_name(values: tuple[Number, ...]) -> dict[str, Number]:
-    return {metric.name: value for metric, value in zip(METRICS, values, strict=True)}
+def _reliability_by_group(
+    outcomes: Outcomes, task: Task, groups: Groups
+) -> dict[str, tuple[Bin, ...]]:
+    own = {label: np.flatnonzero(groups.codes == k) for k, label in enumerate(groups.labels)}
+    return {
+        label: reliability(outcomes.take(rows), task) if len(rows) else ()
+        for label, rows in own.items()
+    }
+
+
+def _by_name(metrics: tuple[Metric, ...], values: tuple[Number, ...]) -> dict[str, Number]:
+    return {metric.name: value for metric, value in zip(metrics, values, strict=True)}

@@ -1,8 +1,9 @@
 """How far apart groups are, and which groups are judged.
 
 A gap is the largest difference between two groups, as in fairlearn's ``difference()``; for two
-groups it is ``pi_{a,b} = |pi_a - pi_b|`` (paper 004, section 3.1). Unlike fairlearn's, it leaves
-out groups that are too small to judge or have no value, names them, and names the two groups.
+groups it is ``pi_{a,b} = |pi_a - pi_b|`` (Gradient Misalignment, section 3.1). Unlike fairlearn's,
+it leaves out groups that are too small to judge or have no value, names them, and names the two
+groups.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The metrics by group: accuracy, loss, calibration, and the rates of two-class tasks.
+"""The metrics by group: accuracy and what it is worth, ranking, loss, calibration, and rates.
 
 Metrics are fractions, not percentages. Where a metric has no meaning (a true positive rate without
-positives, a selection rate with ten classes) the value is ``Undefined`` and says why.
+positives, a selection rate with ten classes) the value is ``Undefined`` and says why. Those of
+numeric targets are in ``regression``.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from plumbline.fairness.outcomes import Floats, Integers, Outcomes
 from plumbline.results import Number, Undefined
@@ -20,10 +22,20 @@ from plumbline.results import Number, Undefined
 ECE_BINS = 15
 
 ACCURACY = "accuracy"
+BASELINE = "baseline accuracy"
+BALANCED = "balanced accuracy"
+AUC = "auc"
+AVERAGE_PRECISION = "average precision"
+MACRO_F1 = "macro f1"
 LOSS = "loss"
+CALIBRATION = "calibration error"
+MOST_PREDICTED = "most predicted"
 SELECTION_RATE = "selection rate"
 TRUE_POSITIVE_RATE = "true positive rate"
 FALSE_POSITIVE_RATE = "false positive rate"
+
+TITLES = {AUC: "AUC", MACRO_F1: "macro F1", "r2": "R²", "rmse": "RMSE", "mae": "MAE"}
+"""Names of metrics where people read, as far as they differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,22 +46,24 @@ class Task:
         classes: The classes of the labels, sorted.
         positive: The positive class.
         not_binary: Why there is no positive class, or None if there is one.
+        majority: The class that most records have.
     """
 
     classes: Integers
     positive: int
     not_binary: str | None
+    majority: int
 
     @classmethod
     def of(cls, outcomes: Outcomes, positive: int = 1) -> Task:
         """The task, from the outcomes of all records."""
-        classes = np.unique(outcomes.labels)
+        classes, counts = np.unique(outcomes.labels, return_counts=True)
         seen = np.union1d(classes, outcomes.predictions)
         why = None
         if len(np.union1d(seen, [positive])) > 2:
             shown = ", ".join(map(str, seen[:10].tolist())) + (", ..." if len(seen) > 10 else "")
             why = f"it needs two classes, {positive} the positive one; the classes are {shown}"
-        return cls(classes, positive, why)
+        return cls(classes, positive, why, int(classes[counts.argmax()]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +79,15 @@ class Metric:
 
     name: str
     better: Literal["higher", "lower"] | None
-    compute: Callable[[Outcomes, Task], float]
-    why_not: Callable[[Outcomes, Task], str | None] = lambda outcomes, task: None
+    compute: Callable[[Any, Any], float]
+    why_not: Callable[[Any, Any], str | None] = lambda outcomes, task: None
 
-    def __call__(self, outcomes: Outcomes, task: Task) -> Number:
+    @property
+    def title(self) -> str:
+        """What it is called where people read."""
+        return TITLES.get(self.name, self.name)
+
+    def __call__(self, outcomes: Any, task: Any) -> Number:
         """The metric of these records."""
         if (reason := self.why_not(outcomes, task)) is not None:
             return Undefined(reason)
@@ -77,13 +96,14 @@ class Metric:
         return value if math.isfinite(value) else Undefined("it is too large for a number")
 
 
-def _mean_loss(outcomes: Outcomes, task: Task) -> float:
-    assert outcomes.losses is not None
+def mean_loss(outcomes: Any, task: Any) -> float:
+    """The mean of the records' own losses."""
     # Added in order: the pairwise sum of ``mean`` would change published results in the last digit.
     return float(np.cumsum(outcomes.losses)[-1] / len(outcomes))
 
 
-def _not_finite(what: str, values: Floats | None) -> str | None:
+def not_finite(what: str, values: Floats | None) -> str | None:
+    """Why there is no number of these values, or None."""
     if values is None:
         return f"no {what} were given"
     bad = int((~np.isfinite(values)).sum())
@@ -109,6 +129,40 @@ def _calibration_error(outcomes: Outcomes, task: Task) -> float:
     in_bin = bins[:, None] == np.arange(ECE_BINS)
     excess = np.where(in_bin, (outcomes.correct - outcomes.scores)[:, None], 0.0)
     return float(np.abs(excess.sum(0)).sum() / len(outcomes))
+
+
+def _no_ranking(outcomes: Outcomes, task: Task) -> str | None:
+    """Why records cannot be ranked by the probability of the positive class, or None."""
+    bad = task.not_binary or not_finite("scores", outcomes.scores)
+    return bad or _no_label(True)(outcomes, task) or _no_label(False)(outcomes, task)
+
+
+def chances(outcomes: Outcomes, task: Task) -> Floats:
+    """The probability of the positive class, of two, ``[n]``."""
+    assert outcomes.scores is not None
+    return np.where(_positive(outcomes, task), outcomes.scores, 1 - outcomes.scores)
+
+
+def _ranked(score: Callable[[Any, Any], float]) -> Callable[[Outcomes, Task], float]:
+    return lambda outcomes, task: float(
+        score(_with_label(outcomes, task, True), chances(outcomes, task))
+    )
+
+
+def _macro_f1(outcomes: Outcomes, task: Task) -> float:
+    return float(
+        f1_score(
+            outcomes.labels,
+            outcomes.predictions,
+            labels=task.classes,
+            average="macro",
+            zero_division=0.0,
+        )
+    )
+
+
+def _most_predicted(outcomes: Outcomes, task: Task) -> float:
+    return float(np.unique(outcomes.predictions, return_counts=True)[1].max() / len(outcomes))
 
 
 def _positive(outcomes: Outcomes, task: Task) -> NDArray[np.bool_]:
@@ -138,19 +192,22 @@ def _no_label(label: bool) -> Callable[[Outcomes, Task], str | None]:
 
 METRICS: tuple[Metric, ...] = (
     Metric(ACCURACY, "higher", lambda outcomes, task: float(outcomes.correct.mean())),
-    Metric(
-        LOSS, "lower", _mean_loss, lambda outcomes, task: _not_finite("losses", outcomes.losses)
-    ),
+    Metric(LOSS, "lower", mean_loss, lambda outcomes, task: not_finite("losses", outcomes.losses)),
+    # What one class for all would get: of a group, the class that is largest among all records.
+    Metric(BASELINE, None, lambda outcomes, task: float(np.mean(outcomes.labels == task.majority))),
     # For a group that lacks a class scikit-learn takes the mean over the other classes, which is
     # another quantity; here the group has no value.
-    Metric("balanced accuracy", "higher", _balanced_accuracy, _missing_class),
+    Metric(BALANCED, "higher", _balanced_accuracy, _missing_class),
+    Metric(AUC, "higher", _ranked(roc_auc_score), _no_ranking),
+    Metric(AVERAGE_PRECISION, "higher", _ranked(average_precision_score), _no_ranking),
+    Metric(MACRO_F1, "higher", _macro_f1, _missing_class),
     # ECE with 15 equal-width bins of the predicted class's probability (Guo et al., 2017): the mean
     # over records of |accuracy - mean score| of their bin. Small groups come out too high.
     Metric(
-        "calibration error",
+        CALIBRATION,
         "lower",
         _calibration_error,
-        lambda outcomes, task: _not_finite("scores", outcomes.scores),
+        lambda outcomes, task: not_finite("scores", outcomes.scores),
     ),
     Metric(
         SELECTION_RATE,
@@ -160,5 +217,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(TRUE_POSITIVE_RATE, "higher", _rate(True), _no_label(True)),
     Metric(FALSE_POSITIVE_RATE, "lower", _rate(False), _no_label(False)),
+    # At 1 the model gives all records one class.
+    Metric(MOST_PREDICTED, None, _most_predicted),
 )
-"""What ``evaluate`` computes. To add a metric, add it here."""
+"""What ``evaluate`` computes for classes. To add a metric, add it here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,20 +37,18 @@ class Outcomes:
     ) -> None:
         self.labels = _classes("labels", labels)
         self.predictions = _classes("predictions", predictions)
-        self.losses = None if losses is None else _numbers("losses", losses)
-        self.scores = None if scores is None else _probabilities(_numbers("scores", scores))
-        lengths = {name: len(values) for name, values in vars(self).items() if values is not None}
-        if len(set(lengths.values())) != 1:
-            raise ValueError(
-                f"The outcomes have different lengths: {lengths}. Each must have one value per "
-                "test record, in the same order."
-            )
-        if len(self) == 0:
-            raise ValueError("The outcomes have no records; give those of at least one record.")
+        self.losses = None if losses is None else as_numbers("losses", losses)
+        self.scores = None if scores is None else _probabilities(as_numbers("scores", scores))
+        check_lengths(vars(self))
 
     @classmethod
     def from_logits(
-        cls, logits: Tensor, labels: Tensor, losses: ArrayLike | Tensor | None = None
+        cls,
+        logits: Tensor,
+        labels: Tensor,
+        losses: ArrayLike | Tensor | None = None,
+        *,
+        threshold: float | None = None,
     ) -> Outcomes:
         """The outcomes of a classifier.
 
@@ -57,6 +56,8 @@ class Outcomes:
             logits: ``[n, C]``; the softmax of a row gives the classes' probabilities.
             labels: ``[n]``, from 0 to C - 1.
             losses: ``[n]``; by default the cross-entropy.
+            threshold: Of two classes, the probability from which on the second one is predicted;
+                by default the more probable one is.
         """
         if logits.ndim != 2 or logits.shape[1] < 2 or labels.shape != logits.shape[:1]:
             raise ValueError(
@@ -73,8 +74,9 @@ class Outcomes:
             )
         if losses is None:
             losses = torch.nn.functional.cross_entropy(rows, classes, reduction="none")
-        scores, predictions = rows.softmax(1).max(1)
-        return cls(classes, predictions, losses, scores)
+        chances = rows.softmax(1)
+        predictions = predicted(chances, threshold)
+        return cls(classes, predictions, losses, chances.gather(1, predictions[:, None])[:, 0])
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -92,6 +94,33 @@ class Outcomes:
             None if self.losses is None else self.losses[rows],
             None if self.scores is None else self.scores[rows],
         )
+
+
+def predicted(chances: Tensor, threshold: float | None = None) -> Tensor:
+    """The class of each record, ``[n]``, by the classes' probabilities, ``[n, C]``.
+
+    The more probable one; or, with a threshold, the second of two from that probability on.
+    """
+    if threshold is None:
+        return chances.max(1).indices
+    if chances.shape[1] != 2:
+        raise ValueError(
+            f"A threshold is given, and there are {chances.shape[1]} classes; it decides between "
+            "two."
+        )
+    return (chances[:, 1] >= threshold).long()
+
+
+def check_lengths(parts: Mapping[str, Any]) -> None:
+    """Refuses arrays of different lengths, and empty ones; None has no length."""
+    lengths = {name: len(values) for name, values in parts.items() if values is not None}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(
+            f"The outcomes have different lengths: {lengths}. Each must have one value per "
+            "test record, in the same order."
+        )
+    if 0 in lengths.values():
+        raise ValueError("The outcomes have no records; give those of at least one record.")
 
 
 def as_array(values: Any) -> NDArray[Any]:
@@ -113,7 +142,8 @@ def _classes(name: str, values: ArrayLike | Tensor) -> Integers:
     return array.astype(np.int64)
 
 
-def _numbers(name: str, values: ArrayLike | Tensor) -> Floats:
+def as_numbers(name: str, values: ArrayLike | Tensor) -> Floats:
+    """One number per record, as float64."""
     array = _flat(name, as_array(values))
     if array.dtype.kind not in "buif":
         raise ValueError(f"{name} are of type {array.dtype}; give one number per test record.")

@@ -142,11 +142,13 @@ def _values(name: str, runs: Sequence[Number], seeds: int) -> Floats:
 
 def _note(seeds: int, methods: int) -> str:
     smallest = min(1.0, methods * 2.0**-seeds)
-    note = (
+    if smallest > 0.05:
+        needed = math.ceil(math.log2(methods / 0.05))
+        return (
+            f"Nothing can be significant with {seeds} paired seeds; for {methods} comparisons that "
+            f"takes at least {needed} seeds."
+        )
+    return (
         f"With {seeds} paired seeds no p-value is below 1/{2**seeds}, and none is below "
         f"{smallest:.3g} after Holm's correction for {methods} comparisons."
     )
-    if smallest > 0.05:
-        needed = math.ceil(math.log2(methods / 0.05))
-        note += f" Nothing can be significant at 0.05; that takes at least {needed} seeds."
-    return note

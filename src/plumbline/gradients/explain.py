@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from plumbline.gradients.capturing import Loss, capture
 from plumbline.gradients.kernels import KERNELS
+from plumbline.gradients.norms import keepable
 from plumbline.gradients.terms import CHUNK_BYTES, Term
 
 Batch = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
@@ -73,7 +74,7 @@ def explain(model: nn.Module, batch: Any, loss: Loss | None = None) -> Explanati
     """
     gradients = capture(model, loss or _losses, batch)
     before = {name: gradients.term(name) for name in gradients.names}
-    keep = gradients.keepable()
+    keep = keepable(before)
     gradients.norms()
     choices = tuple(
         _choice(name, term, name in keep, gradients.term(name)) for name, term in before.items()

@@ -1,7 +1,8 @@
 """Per-record gradients, each with its own Gaussian noise: ``g_i + scale * zeta_i``.
 
-For pre-clipping perturbation (paper 001, Eq. 11). A record's ``zeta_i`` is a function of its seed,
-so it is drawn again when needed, a few records at a time, and never stored for the whole batch.
+For pre-clipping perturbation (Geometric Perspective, Eq. 11). A record's ``zeta_i`` is a function
+of its seed, so it is drawn again when needed, a few records at a time, and never stored for the
+whole batch.
 """
 
 from __future__ import annotations

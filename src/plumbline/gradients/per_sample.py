@@ -10,25 +10,17 @@ records whose sums cancel are computed again in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from plumbline.gradients.compound import Patched, merge
-from plumbline.gradients.kernels import KERNELS
-from plumbline.gradients.rounding import square_rows, unit_roundoff
+from plumbline.compiled import Together
+from plumbline.gradients.compound import merge
+from plumbline.gradients.norms import Norms, square_norms
+from plumbline.gradients.rounding import unit_roundoff
+from plumbline.gradients.summation import MANY, float64, has_float64
 from plumbline.gradients.terms import Dense, Term
-
-_CANCELLED = 5e-5
-"""Above this relative bound on its rounding, a record's norm is computed again in float64."""
-
-_RELEASED = 1e-3
-"""The same where gradients are not kept: a norm is over-stated by at most this."""
-
-_TINY = 1e-15
-"""Norms below this may have lost terms whose squares vanish in float32."""
 
 _SUMMED = 16
 """Unit roundoffs added to every norm, for the rounding of its sum of squares."""
@@ -44,7 +36,7 @@ class PerSampleGradients:
 
     def __init__(self, terms: Mapping[str, Term], records: int, losses: Tensor) -> None:
         self._terms = dict(terms)
-        self._squares: dict[str, Tensor] | None = None
+        self._norms: Norms | None = None
         self.records = records
         self.losses = losses
 
@@ -72,20 +64,17 @@ class PerSampleGradients:
 
     def norms(self, names: Collection[str] | None = None) -> Tensor:
         """Each record's L2 norm, ``[B]``, never under-stated: over all parameters, or ``names``."""
-        squares = self.square_norms()
-        parts = list(squares.values()) if names is None else [squares[name] for name in names]
+        found = self._found()
+        if names is None:
+            total = found.total
+        else:
+            total = torch.stack([found.squares[name] for name in names]).sum(0)
         # Includes the rounding of the sums of squares.
-        total = torch.stack(parts).sum(0) * (1 + 2 * _SUMMED * unit_roundoff(self.dtype))
-        return total.sqrt().to(self.dtype)
+        return (total * (1 + 2 * _SUMMED * unit_roundoff(self.dtype))).sqrt_().to(self.dtype)
 
     def square_norms(self) -> dict[str, Tensor]:
         """Each record's squared norm by parameter, ``[B]`` float64 each, never under-stated."""
-        if self._squares is None:
-            with torch.no_grad():
-                keep = self.keepable()
-                self._squares = {name: self._square(name, name in keep) for name in self._terms}
-                self._recompute_tiny()
-        return self._squares
+        return self._found().squares
 
     def sum(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """``sum_i weights_i g_i`` by parameter name, rounded to the gradients' type at the end.
@@ -215,24 +204,18 @@ class PerSampleGradients:
                 index = used.nonzero()[:, 0]
                 weights = weights[index]
                 terms = {name: term.select(index) for name, term in terms.items()}
-            return {name: term.weighted_sum(weights) for name, term in terms.items()}
+            if has_float64(weights.device):
+                weights = float64(weights)  # once for all
+            stored = sum(term.values.numel() for term in terms.values() if isinstance(term, Dense))
+            together = Together(worth=stored >= MANY)
+            sums = {name: term.begin_sum(weights, together) for name, term in terms.items()}
+            together.run()
+            return {name: finish() for name, finish in sums.items()}
 
     def _like(self, name: str) -> Tensor:
         """An empty tensor of a parameter's type and device."""
         term = self._terms[name]
         return torch.empty(0, dtype=term.dtype, device=term.device)
-
-    def _recompute_tiny(self) -> None:
-        """In float64 where squares may have vanished in float32: only normalising notices."""
-        assert self._squares is not None
-        total = torch.stack(list(self._squares.values())).sum(0)
-        tiny = total < _TINY**2
-        if bool(tiny.any()):
-            index = tiny.nonzero()[:, 0]
-            for name, term in self._terms.items():
-                exact = term.select(index).double()
-                if exact is not None:
-                    self._squares[name][index] = exact.streamed_square_norms()
 
     def _scaled(self, coefficient: float | Tensor) -> dict[str, Term]:
         if isinstance(coefficient, int | float) and coefficient == 1:
@@ -246,89 +229,21 @@ class PerSampleGradients:
         values = values.expand(self.records)
         return {name: term.scaled(values) for name, term in self._terms.items()}
 
-    def keepable(self) -> set[str]:
-        """The parameters whose dense gradients may be kept, smallest relative to inputs first.
-
-        Together they may take as much memory as the captured inputs and gradients.
-        """
-        terms = {name: term for name, term in self._terms.items() if term.keepable}
-        room = sum(term.nbytes for term in terms.values())
-        keep: set[str] = set()
-        for name in sorted(terms, key=lambda n: terms[n].dense_nbytes / max(1, terms[n].nbytes)):
-            room -= terms[name].dense_nbytes
-            if room < 0:
-                break
-            keep.add(name)
-        return keep
-
-    def _square(self, name: str, may_keep: bool) -> Tensor:
-        term = self._terms[name]
-        kernels: dict[str, Callable[[], tuple[Tensor, Term]]] = {
-            kernel: partial(_not_kept, run, term) for kernel, run in term.norm_kernels().items()
-        }
-        if may_keep:
-            kernels = {"keep": partial(_kept, term), **kernels}
-        if len(kernels) > 1 and term.records > 0:
-            ones = torch.ones(term.records, dtype=term.dtype, device=term.device)
-            squares, held = KERNELS.run(
-                ("norms", *term.key, may_keep), kernels, finish=lambda r: r[1].weighted_sum(ones)
-            )
-        else:
-            squares, held = next(iter(kernels.values()))()
-        squares, held = _guarded(squares, term, held)
-        self._terms[name] = held
-        return squares
+    def _found(self) -> Norms:
+        """The norms, computed once; that may replace terms by those that are released."""
+        if self._norms is None:
+            self._norms = square_norms(self._terms)
+        return self._norms
 
 
 class ToRelease(PerSampleGradients):
     """Gradients whose sums are to be released: in float64, with the rounding that is charged."""
 
     def __init__(self, gradients: PerSampleGradients) -> None:
-        squares = gradients.square_norms()  # may replace terms by those that are released
+        norms = gradients._found()  # first: it may replace terms
         super().__init__(gradients._terms, gradients.records, gradients.losses)
-        self._squares = squares
+        self._norms = norms
 
     def sum(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """``sum_i weights_i g_i`` by parameter name, in float64."""
         return self.total(weights)
-
-
-def _not_kept(norms: Callable[[], Tensor], term: Term) -> tuple[Tensor, Term]:
-    return norms(), term
-
-
-def _kept(term: Term) -> tuple[Tensor, Term]:
-    values = torch.empty((term.records, *term.shape), dtype=term.dtype, device=term.device)
-    squares = []
-    for start, stop in term.chunks():
-        rows = term.dense(start, stop, out=values[start:stop])
-        squares.append(square_rows(rows))
-        if rows.data_ptr() != values[start:stop].data_ptr():
-            values[start:stop] = rows
-    return torch.cat(squares) if squares else square_rows(values), Dense(values)
-
-
-def _guarded(squares: Tensor, term: Term, held: Term) -> tuple[Tensor, Term]:
-    """The squared norms with their rounding added; cancelled records are computed again exactly.
-
-    Kept gradients are the ones released, so only their distance from the truth matters. Gradients
-    that are computed again for the sum may round differently, and every time in the same direction.
-    """
-    kept = isinstance(held, Dense)
-    slack = term.slack() if kept else term.sum_slack()
-    if slack is None:
-        return squares, held
-    norms = squares.sqrt()
-    cancelled = slack > (_CANCELLED if kept else _RELEASED) * norms
-    if bool(cancelled.any()):
-        index = (cancelled & torch.isfinite(slack) & (slack > 0)).nonzero()[:, 0]
-        exact = term.select(index).double() if held is not term or not kept else None
-        if exact is not None and len(index):
-            norms[index] = exact.streamed_square_norms().sqrt()
-            slack = slack.index_fill(0, index, 0)
-            rows = exact.dense(0, len(index)).to(term.dtype)
-            if isinstance(held, Dense):
-                held.values[index] = rows
-            else:
-                held = Patched(held, index, Dense(rows))
-    return (norms + slack).square(), held

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType, FunctionType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeGuard, TypeVar
 
 from torch import Tensor
 from torch._C import _functorch
@@ -31,6 +31,7 @@ from torch.overrides import TorchFunctionMode
 from plumbline.gradients.errors import RecordsMixError, UnsupportedModelError
 from plumbline.gradients.layers import HANDLERS, IN_LOOP, REFUSALS, REWRITES
 from plumbline.gradients.lowering import has_records, is_lowered
+from plumbline.gradients.new_objects import NewObjects
 from plumbline.gradients.tape import Tape
 from plumbline.gradients.tracked import Tracked, any_weight, dispatched
 
@@ -69,10 +70,13 @@ class RecordMode(TorchFunctionMode):
         self._tape = tape
         self._made: list[weakref.ref[Tensor]] = []
         self._custom = False  # whether a custom function has run, whose tensors are not all noted
+        self._new: NewObjects | None = None
         self._entered = 0
 
     def __enter__(self) -> Self:
         self._entered += 1
+        if self._custom and self._new is None:
+            self._new = NewObjects()
         for module in _UNWRAPPING:
             module.get_unwrapped = _refuse_unwrapping
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -84,6 +88,9 @@ class RecordMode(TorchFunctionMode):
         if not self._entered:
             for module in _UNWRAPPING:
                 module.get_unwrapped = get_unwrapped
+            if self._new is not None:
+                new, self._new = self._new.end(), None
+                self._made += [weakref.ref(one) for one in new if _is_records(one)]
 
     def __torch_function__(
         self,
@@ -125,13 +132,10 @@ class RecordMode(TorchFunctionMode):
     def refuse_kept(self) -> None:
         """Refuses a function that kept one of the record's tensors."""
         made, self._made = self._made, []
-        if not self._custom and all(one() is None for one in made):
+        if all(one() is None for one in made):
             return
         gc.collect()  # what is alive may only be a reference cycle
-        kept: Iterable[Tensor | None] = (one() for one in made)
-        if self._custom:
-            kept = (one for one in gc.get_objects() if _is_records(one))
-        for tensor in kept:
+        for tensor in (one() for one in made):
             if tensor is not None:
                 raise RecordsMixError(
                     "The model or the loss keeps a tensor of a record after it has run "
@@ -153,7 +157,7 @@ class RecordMode(TorchFunctionMode):
         return self.noted(result)
 
 
-def _is_records(value: Any) -> bool:
+def _is_records(value: Any) -> TypeGuard[Tensor]:
     """Whether an object of any kind is a tensor of a record."""
     return issubclass(type(value), Tensor) and has_records(value)
 

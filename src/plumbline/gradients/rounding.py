@@ -21,6 +21,10 @@ class RowSquares:
         assert self._squares is not None
         return self._squares
 
+    def known(self, squares: Tensor) -> None:
+        """Takes the squared norms from whoever has computed them already."""
+        self._squares, self._values = squares, None
+
 
 def square_rows(values: Tensor) -> Tensor:
     """Squared norm of each row of ``[B, ...]``, in float64, so that tiny norms do not vanish."""

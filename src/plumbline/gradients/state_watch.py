@@ -63,18 +63,21 @@ class StateWatch:
         self._coin = random.Random(int(torch.randint(2**62, (), generator=generator)))
         self._now = self._walk()
         self._take()
+        self.changes = 0  # how often anything but what is trained was changed between passes
 
     @contextmanager
-    def step(self, *, trained: bool = True) -> Iterator[None]:
+    def step(self, *, trained: bool = True, goes_on: bool = False) -> Iterator[None]:
         """Around one pass.
 
         Args:
             trained: Whether the parameters that are trained must stay as they are too.
+            goes_on: Whether none of the user's code has run since the pass before.
 
         Raises:
             RecordsMixError: Naming what changed, and the module that has it.
         """
-        self._look()
+        if not goes_on:
+            self._look()
         weights = self._now.trained if trained else []
         versions = [tensor._version for tensor, _ in weights]
         window = None
@@ -114,7 +117,8 @@ class StateWatch:
     def _look(self) -> None:
         """Takes everything as it is now: it may have been changed between passes."""
         if not self._now.untouched():
-            self._now = self._walk()
+            before, self._now = self._now, self._walk()
+            self.changes += self._now.found != before.found
             self._take()
 
     def _take(self) -> None:

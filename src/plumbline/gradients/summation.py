@@ -31,9 +31,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor
+
+from plumbline.compiled import Together
 
 ROUNDING = 2e-4
 """How much further than its norm one record can move a sum of many, relative."""
@@ -45,6 +48,9 @@ FEW = 8
 """How many records' positions are added up together."""
 
 _CANCELLING = 17_000.0
+MANY = 1 << 18
+"""Numbers in all rows, from which on a compiled loop pays."""
+
 _ROWS_BYTES = 1 << 18  # of float32 rows that are converted to float64 at once
 
 
@@ -60,10 +66,25 @@ def rounding_bound(records: int = MOST_RECORDS) -> float:
     return 2 * (error(records) + positions)
 
 
+def has_float64(device: torch.device) -> bool:
+    """Whether a device computes in float64; Apple's GPU does not."""
+    return device.type != "mps"
+
+
 def float64(tensor: Tensor) -> Tensor:
-    """The tensor in float64, on a device that has it (Apple's GPU does not)."""
-    device = torch.device("cpu") if tensor.device.type == "mps" else tensor.device
+    """The tensor in float64, on a device that has it."""
+    if tensor.dtype == torch.float64 and not tensor.requires_grad:
+        return tensor
+    device = tensor.device if has_float64(tensor.device) else torch.device("cpu")
     return tensor.detach().to(device=device, dtype=torch.float64)
+
+
+def times(rows: Tensor, weights: Tensor) -> Tensor:
+    """``weights_i rows_i`` in float64, in one pass, from ``[B, ...]`` and ``[B]``."""
+    weights = float64(weights)
+    if rows.device != weights.device:
+        rows = float64(rows)
+    return rows * weights.view(-1, *(1,) * (rows.dim() - 1))
 
 
 def summed_rows(
@@ -73,24 +94,69 @@ def summed_rows(
 
     Args:
         rows: Gives the gradients of records ``start .. stop - 1``, ``[stop - start, *shape]``.
-        weights: ``[B]``, of the gradients' type.
+        weights: ``[B]``.
         shape: The parameter's shape.
         at_once: How many records' gradients to ask for at most.
     """
     numel = shape.numel()
-    total = float64(weights.new_zeros(numel))
+    weights = float64(weights)
+    if not len(weights):
+        return weights.new_zeros(shape)
+    if len(weights) * numel >= MANY and weights.device.type == "cpu":
+        from plumbline.gradients.row_sums import add_rows  # numba, which takes time to import
+
+        total = weights.new_zeros(numel)
+        order: list[int] = []
+        for first, last in ranges(0, len(weights), at_once):
+            some = rows(first, last)
+            order = order or memory_order(some)
+            add_rows(_flat(some, order), weights[first:last], total)
+        return _shaped(total, order, shape)
     few = min(at_once, max(1, _ROWS_BYTES // (4 * max(1, numel))))
+    if len(weights) <= few:
+        everyone = rows(0, len(weights)).reshape(len(weights), numel)
+        return torch.mv(float64(everyone).T, weights).view(shape)
+    total = weights.new_zeros(numel)
     for first, last in ranges(0, len(weights), few):
         some = rows(first, last).reshape(last - first, numel)
-        total.addmv_(float64(some).T, float64(weights[first:last]))
+        total.addmv_(float64(some).T, weights[first:last])
     return total.view(shape)
 
 
-def summed_positions(left: Tensor, right: Tensor) -> Tensor:
-    """``sum_it left_it right_it^T`` in float64, from ``[B, T, m]`` and ``[B, T, n]``."""
+def begin_rows(rows: Tensor, weights: Tensor, together: Together) -> Callable[[], Tensor]:
+    """Notes the same sum for gradients ``[B, *shape]`` that are there already."""
+    shape = rows.shape[1:]
+    if weights.device.type != "cpu" or not (together.worth or rows.numel() >= MANY):
+        return partial(summed_rows, lambda a, b: rows[a:b], weights, shape, max(1, len(weights)))
+    from plumbline.gradients.row_sums import add_rows
+
+    order, total = memory_order(rows), weights.new_zeros(shape.numel())
+    add_rows(_flat(rows, order), weights, total, together)
+    return partial(_shaped, total, order, shape)
+
+
+def memory_order(rows: Tensor) -> list[int]:
+    """The dimensions of ``[B, *shape]`` without the first, as they follow each other in memory."""
+    return sorted(range(1, rows.dim()), key=rows.stride, reverse=True)
+
+
+def _flat(rows: Tensor, order: list[int]) -> Tensor:
+    """``[B, *shape]`` as ``[B, n]`` in another order of dimensions; float32 or float64."""
+    rows = rows if rows.dtype == torch.float32 else float64(rows)
+    return rows.permute(0, *order).reshape(len(rows), rows.shape[1:].numel()).contiguous()
+
+
+def _shaped(total: Tensor, order: list[int], shape: torch.Size) -> Tensor:
+    """A sum ``[n]`` of such rows in the parameter's shape."""
+    ordered = total.view([shape[dim - 1] for dim in order])
+    return ordered.permute([order.index(dim + 1) for dim in range(len(shape))]).contiguous()
+
+
+def summed_positions(left: Tensor, right: Tensor, weights: Tensor) -> Tensor:
+    """``sum_it weights_i left_it right_it^T`` in float64, from ``[B, T, m]`` and ``[B, T, n]``."""
     total = float64(left.new_zeros(left.shape[2], right.shape[2]))
     for start, stop in ranges(0, len(left), FEW):
-        some, other = float64(left[start:stop]), float64(right[start:stop])
+        some, other = times(left[start:stop], weights[start:stop]), float64(right[start:stop])
         total.add_(some.flatten(0, 1).T @ other.flatten(0, 1))
     return total
 

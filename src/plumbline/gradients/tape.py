@@ -53,14 +53,18 @@ class Offset:
             return None
         return self.scale
 
+    def values(self) -> Tensor:
+        """The unscaled offsets, ``[B, *shape]``."""
+        return self._term.dense(0, self._term.records)
+
     def dense(self) -> Tensor:
         """The offsets, ``[B, *shape]``."""
-        values = self._term.dense(0, self._term.records)
+        values = self.values()
         return values * rows_like(self.scale, values)
 
     def moved(self, value: Tensor) -> Tensor:
         """Each record's own weight, ``[B, *shape]``."""
-        values = self._term.dense(0, self._term.records)
+        values = self.values()
         scale = rows_like(self.scale, values)
         return torch.addcmul(value, values, scale)
 
@@ -68,6 +72,11 @@ class Offset:
     def low_rank(self) -> bool:
         """Whether it is cheaper to move a linear map's outputs than its weights."""
         return self._term.low_rank
+
+    @property
+    def factors(self) -> tuple[Tensor, Tensor] | None:
+        """The unscaled factors ``[B, P, m]`` and ``[B, P, n]`` of the offsets, if it has any."""
+        return self._term.factors
 
     def applied(self, base: Tensor, inputs: Tensor) -> Tensor:
         """A linear map's outputs ``[B, T, m]``, moved to each record's own weights."""

@@ -18,9 +18,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from plumbline.compiled import Together
 from plumbline.gradients.kernels import Key, bucket
 from plumbline.gradients.rounding import RowSquares, running_slack, square_rows, sum_slack
-from plumbline.gradients.summation import ranges, summed_rows
+from plumbline.gradients.summation import begin_rows, memory_order, ranges, summed_rows
 
 CHUNK_BYTES = 1 << 21
 """Per-record temporaries are built a few records at a time, to fit in a core's cache."""
@@ -50,8 +51,16 @@ class Term(ABC):
         Args:
             weights: ``[B]``, all finite.
         """
-        weights = weights.to(self.dtype)
         return summed_rows(self.dense, weights, self.shape, self.at_once)
+
+    def begin_sum(self, weights: Tensor, together: Together) -> Callable[[], Tensor]:
+        """Notes what ``weighted_sum`` does in compiled loops; the result is there once they ran.
+
+        Args:
+            weights: ``[B]``, float64 where the device has it.
+            together: Where to note them; what is not such a loop is done when the result is asked.
+        """
+        return partial(self.weighted_sum, weights)
 
     @abstractmethod
     def select(self, index: Tensor) -> Term:
@@ -134,9 +143,26 @@ class Term(ABC):
         """Ranges of records whose dense gradients fit together in a core's cache."""
         return ranges(0, self.records, self.at_once)
 
+    def with_squares(
+        self, start: int, stop: int, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """``dense``, and the squared norms of its rows, ``[stop - start]``."""
+        rows = self.dense(start, stop, out)
+        return rows, square_rows(rows)
+
+    def kept(self) -> tuple[Tensor, Tensor]:
+        """The dense gradients of all records, to be kept, and their squared norms."""
+        values = torch.empty((self.records, *self.shape), dtype=self.dtype, device=self.device)
+        squares = torch.empty(self.records, dtype=torch.float64, device=self.device)
+        for start, stop in self.chunks():
+            rows, squares[start:stop] = self.with_squares(start, stop, values[start:stop])
+            if rows.data_ptr() != values[start:stop].data_ptr():
+                values[start:stop] = rows
+        return values, squares
+
     def streamed_square_norms(self) -> Tensor:
         """Squared norms ``[B]`` from dense gradients, built and dropped a few records at a time."""
-        parts = [square_rows(self.dense(start, stop)) for start, stop in self.chunks()]
+        parts = [self.with_squares(start, stop)[1] for start, stop in self.chunks()]
         return (
             torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.device)
         )
@@ -154,6 +180,11 @@ class Term(ABC):
     @property
     def rank_one(self) -> tuple[Tensor, Tensor] | None:
         """``left [B, m]`` and ``right [B, n]`` when ``g_i = left_i right_i^T``."""
+        return None
+
+    @property
+    def factors(self) -> tuple[Tensor, Tensor] | None:
+        """``left [B, P, m]`` and ``right [B, P, n]`` when ``g_i = sum_p left_ip right_ip^T``."""
         return None
 
     @property
@@ -195,6 +226,14 @@ class Dense(Term):
     @property
     def at_once(self) -> int:
         return max(1, self.records)
+
+    def begin_sum(self, weights: Tensor, together: Together) -> Callable[[], Tensor]:
+        return begin_rows(self.values, weights, together)
+
+    def dot(self, direction: Tensor) -> Tensor:
+        order = memory_order(self.values)
+        rows = self.values.permute(0, *order).reshape(self.records, self.shape.numel())
+        return rows @ direction.permute([dim - 1 for dim in order]).reshape(-1)
 
     def select(self, index: Tensor) -> Dense:
         return Dense(self.values[index])
@@ -253,7 +292,8 @@ class Dense(Term):
 
 def rows_like(values: Tensor, like: Tensor) -> Tensor:
     """``values`` (``[B]``) shaped to multiply the rows of ``like`` (``[B, ...]``)."""
-    return values.to(like.dtype).reshape(-1, *(1,) * (like.dim() - 1))
+    values = values if values.dtype == like.dtype else values.to(like.dtype)
+    return values.view(-1, *(1,) * (like.dim() - 1))
 
 
 def grouped_positions(index: Tensor, groups: int) -> tuple[Tensor, int]:

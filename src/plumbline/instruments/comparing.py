@@ -11,15 +11,16 @@ from typing import Any, Unpack
 
 from plumbline import report
 from plumbline.experiments import comparing, tuning
+from plumbline.experiments.charging import Named, apply_limit
 from plumbline.experiments.comparing import ComparisonTable
 from plumbline.experiments.pool import OnProgress, Workers
 from plumbline.experiments.recipe import MethodPart, Recipe
-from plumbline.experiments.selecting import select
+from plumbline.experiments.selecting import check_selectable, select
 from plumbline.experiments.settling import settled
 from plumbline.experiments.tuning import Tuning
 from plumbline.formats import finite
-from plumbline.instruments.describing import Description, recipe_of
-from plumbline.instruments.training import Trained, load
+from plumbline.instruments.describing import Description, comparison_of, recipe_of
+from plumbline.instruments.loading import Trained, load_run
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,8 @@ class Comparison:
     def runs(self) -> dict[str, list[Trained]]:
         """The runs of each method, with their models."""
         return {
-            row.title: [load(self.folder / name) for name in row.folders] for row in self.table.rows
+            row.title: [load_run(self.folder / name) for name in row.folders]
+            for row in self.table.rows
         }
 
     def to_pandas(self) -> Any:
@@ -100,6 +102,8 @@ def compare(
     recipe: Recipe | str | os.PathLike[str] | None = None,
     *,
     folder: str | os.PathLike[str] = "runs",
+    ledger: str | os.PathLike[str] | None = None,
+    limit: float | None = None,
     workers: int | None = None,
     private_selection: bool = False,
     on_progress: OnProgress | None = None,
@@ -110,26 +114,33 @@ def compare(
     Interrupting and starting again repeats nothing that is finished.
 
     Args:
-        recipe: A recipe, its path or its name; or leave it out and describe the runs. The rows of a
-            recipe are run as they are, unless it or ``trials`` asks for tuning.
+        recipe: A recipe, its path or its name; the folder of a run, on whose data the comparison is
+            then made; or leave it out and describe the runs. The rows of a recipe are run as they
+            are, unless it or ``trials`` asks for tuning.
         folder: Runs are kept in a folder of the recipe's name below this one.
+        ledger: Where runs are charged, as of ``train``.
+        limit: The epsilon that all released models may cost together, as of ``train``; the runs of
+            a comparison are not refused.
         workers: How many runs at a time; by default one for each core. With 1 they run here.
         private_selection: Chooses every private method's settings so that epsilon covers the
             choice: one model for each, the winner of a random number of random candidates.
         on_progress: Called with a `Progress` now and then.
         description: The parts of the runs.
     """
-    made = recipe_of(recipe, **description)
+    made = comparison_of(recipe, **description)
     root = Path(folder) / made.name
-    made = settled(made, root).recipe
+    if private_selection:
+        check_selectable(made)
+    apply_limit(made, ledger, limit)
+    made = settled(made, root, ledger=ledger).recipe
     with Workers(workers) as pool:
         if private_selection:
-            made = _selected(made, root)
+            made = _selected(made, root, ledger)
         elif made.tune.before_comparing:
-            found = tuning.tune(made, root, workers=pool, on_progress=on_progress)
+            found = tuning.tune(made, root, workers=pool, ledger=ledger, on_progress=on_progress)
             found.write(root)
             made = _final(found.recipe)
-        table = comparing.compare(made, root, workers=pool, on_progress=on_progress)
+        table = comparing.compare(made, root, workers=pool, ledger=ledger, on_progress=on_progress)
     return Comparison(root, table)
 
 
@@ -137,6 +148,7 @@ def tune(
     recipe: Recipe | str | os.PathLike[str] | None = None,
     *,
     folder: str | os.PathLike[str] = "runs",
+    ledger: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     on_progress: OnProgress | None = None,
     **description: Unpack[Description],
@@ -144,8 +156,8 @@ def tune(
     """Searches settings, with the same trials for every method; arguments as of ``compare``."""
     made = recipe_of(recipe, **description)
     root = Path(folder) / made.name
-    made = settled(made, root).recipe
-    found = tuning.tune(made, root, workers=workers, on_progress=on_progress)
+    made = settled(made, root, ledger=ledger).recipe
+    found = tuning.tune(made, root, workers=workers, ledger=ledger, on_progress=on_progress)
     found.write(root)
     return found
 
@@ -166,7 +178,7 @@ def _with_rows(recipe: Recipe, rows: Sequence[MethodPart]) -> Recipe:
     return recipe.model_copy(update={"methods": tuple(rows), "baseline": baseline, "tune": tune})
 
 
-def _selected(recipe: Recipe, root: Path) -> Recipe:
+def _selected(recipe: Recipe, root: Path, ledger: Named) -> Recipe:
     """The recipe with the winner of a private selection in place of every private row.
 
     A selection gives one model, and so there is one seed.
@@ -183,7 +195,10 @@ def _selected(recipe: Recipe, root: Path) -> Recipe:
             epsilon = row.epsilon or recipe.budget.epsilon
             seed = None if recipe.noise == "secure" else recipe.seeds[0]
             mean = float(recipe.tune.trials)
-            rows.append(select(own, row.title, root, epsilon=epsilon, mean=mean, seed=seed).row)
+            found = select(
+                own, row.title, root, epsilon=epsilon, mean=mean, seed=seed, ledger=ledger
+            )
+            rows.append(found.row)
     return _with_rows(one, rows)
 
 

@@ -37,14 +37,14 @@ from plumbline.experiments.recipe import (
     wrong_fields,
 )
 from plumbline.experiments.recipes import find
-from plumbline.experiments.run_spec import width_of
+from plumbline.experiments.run_spec import is_run, read_spec, width_of
 from plumbline.experiments.settling import table_plan
 from plumbline.mechanism.accountant import Accountant
 from plumbline.mechanism.calibration import Budget
 from plumbline.methods import Method
 from plumbline.models import MODELS
 from plumbline.objectives import LOSSES, OPTIMIZERS
-from plumbline.registry import MARK, UnknownPart, options_of
+from plumbline.registry import MARK, UnknownPart, options_of, unknown
 from plumbline.training.run_identity import facts_of
 
 # On Adult at epsilon 1, DP-SGD is as accurate and far less well calibrated (loss 0.50, not 0.34).
@@ -65,7 +65,8 @@ MEASURE = ("bias", "errors", "norms")
 RATES = {"adam": (0.0005, 0.1), "adamw": (0.0005, 0.1), "nadam": (0.0005, 0.1)}
 """Where the learning rate of these is searched; of others, where a recipe's default says."""
 
-_OPTIMIZER, _RATE, _HIDDEN = "adam", 0.002, 64
+_OPTIMIZER, _RATE = "adam", 0.002
+_USUAL_MODEL = ModelPart(name="mlp", options={"hidden": 64})
 _READINGS, _LOGGED = 10, 10
 
 
@@ -83,15 +84,28 @@ class Description(TypedDict, total=False):
         categorical: Of a table: columns of numbers that are categories.
         categories: Of a table: the values of columns, by name.
         ranges: Of a table: the lowest and highest value of columns, by name.
+        dates: Of a table: columns of dates, by name with the order of year, month and day ("ymd",
+            "dmy", "mdy").
+        hashes: Of a table: columns of codes with many values, and how many features a public hash
+            gives them.
+        prefixes: Of a table: how many characters of columns are looked at, by name.
+        texts: Of a table: columns of text, and how many features their words are hashed into.
+        fills: Of a table: what fills missing cells of columns, by name.
         records: Of a table: how many rows it has, if that is public.
         schema: Of a table: a file that says these.
         from_data: Of a table: whether to take what is not declared from the rows as they are; else
             it is found privately.
+        task: Of a table: "classification" or "regression"; by default the target is a number if its
+            range is given, and a class otherwise.
         drop: Of a table: columns to leave out.
-        missing: Of a table: "error", "drop" or "fill", for rows that lack a value.
+        missing: Of a table: "fill" (and flag) missing cells, "drop" their rows, or "error".
         missing_values: Of a table: what a missing cell says.
+        encoding: Of a csv file; by default UTF-8.
+        separator: Of a csv file; by default what its header shows.
+        decimal: Of a csv file: "." or ",".
         test: Of a table: a second file to evaluate on; else a fifth is held out.
-        model: An ``nn.Module``, of which every run starts from a copy; a function that builds one.
+        model: An ``nn.Module``, of which every run starts from a copy; a function that builds one;
+            "linear", "mlp", or with the sizes of its hidden layers "mlp=64,32".
         loss: One for each record, such as ``nn.CrossEntropyLoss(reduction="none")``.
         method: The method of a single run.
         methods: Those of a comparison: by label, or only their names.
@@ -103,13 +117,16 @@ class Description(TypedDict, total=False):
         batch: The expected batch size; by default n/40, at least 256. Where n is private, the
             sampling rate is 0.04.
         accountant: "pld" or "rdp".
+        threshold: Of two classes, the probability from which on the second one is predicted; or
+            "auto", chosen on rows that are not trained on, which epsilon does not cover.
+        class_weights: By how much records of a class count once they are clipped, by its name.
         optimizer: A class of ``torch.optim``, or a function of (parameters, lr).
         learning_rate: Of the optimizer.
         seeds: How many, or which.
         noise: "secure" noise comes from the operating system; "seeded" can be repeated.
         trials: How many settings of each method are tried when it is tuned; 0 tunes none before a
             comparison.
-        objective: What tuning aims at.
+        objective: The metric that tuning aims at; by default the loss.
         measure: Diagnostics along the runs, by name; a single run has none by default.
         name: What the experiment is called.
     """
@@ -119,25 +136,36 @@ class Description(TypedDict, total=False):
     sensitive: str | Sequence[str]
     categorical: Sequence[str]
     categories: Mapping[str, Sequence[object]]
-    ranges: Mapping[str, Sequence[float]]
+    ranges: Mapping[str, Sequence[float | str]]
+    dates: Mapping[str, str] | Sequence[str]
+    hashes: Mapping[str, int]
+    prefixes: Mapping[str, int]
+    texts: Mapping[str, int]
+    fills: Mapping[str, float | str]
     records: int
     schema: str | os.PathLike[str]
     from_data: bool
+    task: Literal["classification", "regression"]
     drop: Sequence[str]
-    missing: Literal["error", "drop", "fill"]
+    missing: Literal["fill", "drop", "error"]
     missing_values: Sequence[str]
+    encoding: str
+    separator: str
+    decimal: str
     test: str | os.PathLike[str]
     model: Any
     loss: Any
     method: Any
     methods: Mapping[str, Any] | Sequence[Any]
     settings: Mapping[str, Any]
-    budget: Budget
+    budget: Budget | BudgetPart
     epsilon: float | Sequence[float]
     delta: float
     epochs: float
     batch: int
     accountant: Accountant
+    threshold: float | Literal["auto"]
+    class_weights: Mapping[str, float]
     optimizer: Any
     learning_rate: float
     seeds: int | Sequence[int]
@@ -149,8 +177,9 @@ class Description(TypedDict, total=False):
 
 
 _TABLE = (
-    "target", "sensitive", "categorical", "categories", "ranges", "records", "schema", "from_data",
-    "drop", "missing", "missing_values", "test",
+    "target", "task", "sensitive", "categorical", "categories", "ranges", "dates", "hashes",
+    "prefixes", "texts", "fills", "records", "schema", "from_data", "drop", "missing",
+    "missing_values", "encoding", "separator", "decimal", "test",
 )  # fmt: skip
 _BUDGET = {"delta": "delta", "batch": "expected_batch_size", "accountant": "accountant"}
 _OWN = {"epsilon": "epsilon", "epochs": "epochs", "batch": "expected_batch_size"}
@@ -159,7 +188,7 @@ _OWN = {"epsilon": "epsilon", "epochs": "epochs", "batch": "expected_batch_size"
 def recipe_of(
     recipe: Recipe | str | os.PathLike[str] | None = None, **description: Unpack[Description]
 ) -> Recipe:
-    """A recipe: one that is given, read from its file, or made from a description.
+    """A recipe: one that is given, read from its file, of a run's folder, or of a description.
 
     A description beside a recipe chooses among its methods, and changes its budget, optimizer,
     seeds and trials.
@@ -176,7 +205,7 @@ def recipe_of(
             raise RecipeError(wrong_fields(error)) from None
         except UnknownPart as error:
             raise RecipeError(str(error)) from error
-    read = recipe if isinstance(recipe, Recipe) else Recipe.read(find(os.fspath(recipe)))
+    read = recipe if isinstance(recipe, Recipe) else _read(recipe)
     own = [name for name in ("data", *_TABLE, "model", "loss") if name in description]
     if own:
         raise RecipeError(
@@ -184,6 +213,33 @@ def recipe_of(
             "out, or change a copy of the recipe."
         )
     return _changed(read, description) if description else read
+
+
+def comparison_of(
+    recipe: Recipe | str | os.PathLike[str] | None = None, **description: Unpack[Description]
+) -> Recipe:
+    """The recipe of a comparison: as ``recipe_of``, but of a run's folder its data and budget.
+
+    What was found privately about the data is not asked for again. Methods, seeds and trials are
+    those of a comparison, and the network that of the run where it is not the usual one.
+    """
+    if recipe is None or isinstance(recipe, Recipe) or not is_run(Path(recipe)):
+        return recipe_of(recipe, **description)
+    run = read_spec(Path(recipe)).recipe
+    same: Description = {
+        "data": run.data,
+        "loss": run.loss.name,
+        "budget": run.budget,
+        "optimizer": run.optimizer.name,
+        "class_weights": run.class_weights,
+        "name": run.name,
+    }
+    if run.threshold is not None:
+        same["threshold"] = run.threshold
+    if run.model not in (_USUAL_MODEL, ModelPart(name="linear")):
+        same["model"] = run.model
+    same.update(description)
+    return recipe_of(**same)
 
 
 def default_delta(records: int) -> float:
@@ -210,6 +266,13 @@ def row_named(recipe: Recipe, method: Any) -> MethodPart:
     return row
 
 
+def _read(place: str | os.PathLike[str]) -> Recipe:
+    """A recipe from its file, by its name, or of the run in a folder."""
+    if is_run(Path(place)):
+        return read_spec(Path(place)).recipe
+    return Recipe.read(find(os.fspath(place)))
+
+
 def _described(given: Description) -> Recipe:
     data, seeds = _data(given), _seeds(given.get("seeds", SEEDS))
     kind = _kind_of(data, seeds[0])
@@ -217,11 +280,12 @@ def _described(given: Description) -> Recipe:
     optimizer = reference_to(OPTIMIZERS, given.get("optimizer", _OPTIMIZER))
     steps = budget.steps or (budget.epochs or 1) / budget.rate(kind.records)
     if "model" in given:
-        model = ModelPart(name=reference_to(MODELS, given["model"]))
+        model = _model(given["model"])
     elif kind.numbers:
-        model = ModelPart(name="mlp", options={"hidden": _HIDDEN})
+        model = _USUAL_MODEL
     else:
         model = ModelPart(name="linear")
+    usual = "mse" if data.numeric_target else LossPart().name
     measure = given.get("measure", () if "method" in given else MEASURE)
     tune: dict[str, Any] = {"before_comparing": given.get("trials") != 0}
     tune |= {"trials": given.get("trials") or TRIALS}
@@ -236,8 +300,10 @@ def _described(given: Description) -> Recipe:
         optimizer=OptimizerPart(
             name=optimizer, learning_rate=float(given.get("learning_rate", _RATE))
         ),
-        loss=LossPart(name=reference_to(LOSSES, given.get("loss", LossPart().name))),
+        loss=LossPart(name=reference_to(LOSSES, given.get("loss", usual))),
         methods=_rows(given, kind.groups, linear=kind.numbers),
+        threshold=given.get("threshold"),
+        class_weights={name: float(one) for name, one in given.get("class_weights", {}).items()},
         seeds=seeds,
         noise=given.get("noise", "secure"),
         log_every=max(1, math.ceil(steps) // _LOGGED),
@@ -266,6 +332,8 @@ def _kind_of(data: DataPart, seed: int) -> _Kind:
 
 def _data(given: Description) -> DataPart:
     data: Any = given["data"]
+    if isinstance(data, DataPart):
+        return data
     said: dict[str, Any] = {name: given[name] for name in _TABLE if name in given}  # type: ignore[literal-required]
     options = {name: _plain(value) for name, value in said.items() if value or type(value) is int}
     named = isinstance(data, str) and (data in DATASETS or MARK in data or not Path(data).suffix)
@@ -280,8 +348,33 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str | os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
-        return {name: list(part) for name, part in value.items()}
+        return {
+            name: part if isinstance(part, str | int | float) else list(part)
+            for name, part in value.items()
+        }
     return value if isinstance(value, int) else list(value)
+
+
+def _model(given: Any) -> ModelPart:
+    """A network; "mlp=64,32" has the sizes of its hidden layers with it."""
+    if isinstance(given, ModelPart):
+        return given
+    name, equals, sizes = given.partition("=") if isinstance(given, str) else ("", "", "")
+    if not equals or MARK in name:
+        if name and MARK not in name and name not in MODELS:
+            words = unknown("network", name, list(MODELS))
+            if " mean " not in words:  # a list of the papers' networks helps nobody here
+                words = (
+                    f"There is no network '{name}'. For a table there are linear, mlp, and "
+                    "mlp=64,32 with the sizes of its hidden layers; docs/data.md has the others."
+                )
+            raise RecipeError(words)
+        return ModelPart(name=reference_to(MODELS, given))
+    if name != "mlp" or not all(size.strip().isdecimal() for size in sizes.split(",")):
+        raise RecipeError(
+            f"The network is {given!r}; sizes are given as in 'mlp=64,32', for two hidden layers."
+        )
+    return ModelPart(name=name, options={"hidden": [int(size) for size in sizes.split(",")]})
 
 
 def _name(title: str) -> str:
@@ -301,7 +394,9 @@ def _budget(given: Description, records: int | None) -> tuple[BudgetPart, tuple[
     """
     whole = given.get("budget")
     fields: dict[str, Any] = {"epsilon": EPSILON, "epochs": EPOCHS}
-    if whole is not None:
+    if isinstance(whole, BudgetPart):
+        fields = whole.model_dump()
+    elif whole is not None:
         fields = {name: getattr(whole, name) for name in BudgetPart.of_budget}
         if whole.sampling_rate is not None and records is not None:
             size = max(1, round(whole.sampling_rate * records))
@@ -414,6 +509,11 @@ def _changed(recipe: Recipe, given: Description) -> Recipe:
     if "trials" in given:
         fields["tune"] |= {"before_comparing": given["trials"] > 0}
         fields["tune"] |= {"trials": given["trials"]} if given["trials"] else {}
+    if "objective" in given:
+        fields["tune"]["objective"] = given["objective"]
+    for name in ("threshold", "class_weights"):
+        if name in given:
+            fields[name] = given[name]  # type: ignore[literal-required]
     if "seeds" in given:
         fields["seeds"] = _seeds(given["seeds"])
     fields["noise"] = given.get("noise", recipe.noise)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
 from plumbline.diagnostics import Probe, Verdict
 from plumbline.experiments.compatibility import check_fits
+from plumbline.experiments.files import FileError
 from plumbline.experiments.loading import load_data
+from plumbline.experiments.probing import keep_reading
 from plumbline.experiments.recipe import ProbePart, Recipe, RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run, started
 from plumbline.experiments.settling import settled
 from plumbline.instruments.describing import METHOD, Description, recipe_of, row_named
-from plumbline.instruments.training import Trained, load, spec_of
+from plumbline.instruments.loading import Trained, load_run
+from plumbline.instruments.training import spec_of
 from plumbline.report.choosing import diagnosis
 from plumbline.report.reading import Study, read
 from plumbline.training.fitting import StepInfo
@@ -52,18 +56,21 @@ def diagnose(
     probed: int = 256,
     seed: int | None = None,
     folder: str | os.PathLike[str] = "runs",
+    ledger: str | os.PathLike[str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     **description: Unpack[Description],
 ) -> Diagnosis:
     """Says what clipping and noise do to the gradient.
 
     Args:
-        what: The folder of a run or of a comparison, which is read; a recipe, of which one run is
-            made with measurements along the way; or leave it out and describe the run.
+        what: The folder of a run or of a comparison, which is read; if nothing was measured along a
+            run, its trained model is, and the reading is kept in its folder. Or a recipe, of which
+            one run is made with measurements along the way; or leave it out and describe the run.
         steps: Train only so many steps.
         probed: How many training records are measured on.
         seed: Makes the run repeatable.
         folder: Where a run that is made is kept.
+        ledger: Where it is charged, as of ``train``.
         on_progress: Called with (done, total) after each step.
         description: The parts of the run; beside a recipe or a folder, ``method`` says which of its
             methods, by default the first private one.
@@ -80,10 +87,10 @@ def diagnose(
         row = made.methods[0] if method is not None else row_named(made, None)
         made = made.model_copy(update={"methods": (row,), "baseline": None})
     root = Path(folder) / made.name
-    made = settled(made, root, seed=seed).recipe
+    made = settled(made, root, seed=seed, ledger=ledger).recipe
     spec = spec_of(_probed(made, steps, probed, description.get("measure")), seed)
     check_fits(spec)
-    run(spec, root, on_progress)
+    run(spec, root, on_progress, ledger=ledger, part="diagnosis")
     return _of_folder(root / spec.folder, None)
 
 
@@ -95,8 +102,10 @@ def _of_folder(
     where = folder if study.single else folder / study.runs[title][0].result.folder
     readings = study.runs[title][0].readings
     if not readings:
-        readings = (_reading(load(where), records, measure),)
+        readings = (_reading(load_run(where), records, measure),)
         study = study.with_readings(title, readings)
+        with suppress(FileError):  # in a folder that may only be read
+            keep_reading(where, readings[0])
     found = diagnosis(study, title)
     if found is None:
         raise RecipeError(f"{folder} has no measurements of clipping by {title}.")

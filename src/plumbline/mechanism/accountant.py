@@ -38,15 +38,16 @@ import numpy.typing as npt
 from dp_accounting.rdp import RdpAccountant
 
 from plumbline.mechanism import privacy_loss
-from plumbline.mechanism.release import StepRelease
+from plumbline.mechanism.release import Release, Selection, StepRelease
 
 Accountant = Literal["pld", "rdp"]
 Relation = Literal["add_remove", "replace_one"]
 Releases = Iterable[tuple[StepRelease, int]]
+_Chosen = tuple[tuple[float, tuple[privacy_loss.Piece, ...], int], ...]
 
 
 def epsilon(
-    releases: Releases,
+    releases: Iterable[tuple[Release, int]],
     *,
     delta: float,
     accountant: Accountant = "pld",
@@ -58,7 +59,8 @@ def epsilon(
     answers; sampling rates, noise multipliers and step counts must not (they are public constants).
 
     Args:
-        releases: (release, number of equal steps) pairs. No releases cost 0.
+        releases: (release, number of equal steps) pairs. No releases cost 0. With a `Selection`
+            among them, RDP accounts for all of them.
         delta: the probability with which the bound may fail, in (0, 1).
         accountant: "pld" or "rdp".
         relation: "add_remove" or "replace_one".
@@ -72,23 +74,47 @@ def epsilon(
         raise ValueError(f"accountant is {accountant!r}; choose one of {get_args(Accountant)}")
     if relation not in get_args(Relation):
         raise ValueError(f"relation is {relation!r}; choose one of {get_args(Relation)}")
-    releases = list(releases)
-    delta -= (1 if relation == "add_remove" else 2) * sum(r.delta * n for r, n in releases)
+    steps: list[tuple[StepRelease, int]] = []
+    selections: list[tuple[Selection, int]] = []
+    for release, count in releases:
+        if isinstance(release, Selection):
+            selections.append((release, count))
+        else:
+            steps.append((release, count))
+    delta -= (1 if relation == "add_remove" else 2) * sum(r.delta * n for r, n in steps)
     if delta <= 0:
         return math.inf
-    joint = _together(releases, delta, accountant, relation)
-    places = max((len(r.queries) for r, _ in releases if r.composition == "basic"), default=1)
+    joint = _together(steps, selections, delta, accountant, relation)
+    places = max((len(r.queries) for r, _ in steps if r.composition == "basic"), default=1)
     if places == 1:
         return joint
     # The sum alone is not a bound: it treats each query as if it had a subsample of its own.
-    shares = _one_by_one(releases, places)
-    return max(joint, sum(_together(one, delta / places, accountant, relation) for one in shares))
+    alone = [
+        _together(share, [] if place else selections, delta / places, accountant, relation)
+        for place, share in enumerate(_one_by_one(steps, places))
+    ]
+    return max(joint, sum(alone))
 
 
 def _together(
-    releases: Releases, delta: float, accountant: Accountant, relation: Relation
+    steps: Releases,
+    selections: Iterable[tuple[Selection, int]],
+    delta: float,
+    accountant: Accountant,
+    relation: Relation,
 ) -> float:
     """The epsilon of all queries, with those about one batch as one joint mechanism."""
+    pieces = _pieces(steps)
+    chosen = tuple((one.mean, _pieces(one.releases), times) for one, times in selections if times)
+    if any(sigma == 0 for _, sigma, _ in (*pieces, *(p for _, own, _ in chosen for p in own))):
+        return math.inf
+    if not pieces and not chosen:
+        return 0.0
+    return _epsilon(pieces, delta, "rdp" if chosen else accountant, relation, chosen)
+
+
+def _pieces(releases: Releases) -> tuple[privacy_loss.Piece, ...]:
+    """(sampling rate, noise multiplier, count) of what is equal as far as its cost goes."""
     counts: dict[tuple[float, float], int] = {}
     for release, count in releases:
         if count < 0:
@@ -97,12 +123,7 @@ def _together(
             # Sensitivities may differ between equal steps: only their ratio to the noise matters.
             key = (release.sampling.rate, release.noise_multiplier)
             counts[key] = counts.get(key, 0) + count
-    if any(sigma == 0 for _, sigma in counts):
-        return math.inf
-    if not counts:
-        return 0.0
-    pieces = tuple(sorted((rate, sigma, count) for (rate, sigma), count in counts.items()))
-    return _epsilon(pieces, delta, accountant, relation)
+    return tuple(sorted((rate, sigma, count) for (rate, sigma), count in counts.items()))
 
 
 def _one_by_one(releases: Releases, places: int) -> Iterator[Releases]:
@@ -175,7 +196,11 @@ class EpsilonCurve:
 
 @functools.lru_cache(maxsize=4096)
 def _epsilon(
-    pieces: tuple[privacy_loss.Piece, ...], delta: float, accountant: str, relation: str
+    pieces: tuple[privacy_loss.Piece, ...],
+    delta: float,
+    accountant: str,
+    relation: str,
+    chosen: _Chosen = (),
 ) -> float:
     replace_one = relation == "replace_one"
     if accountant == "pld":
@@ -183,23 +208,25 @@ def _epsilon(
         if value is not None:
             return value
     if not replace_one:
-        return float(_renyi(pieces).get_epsilon(delta))
-    if all(rate == 1 for rate, _, _ in pieces):
+        return float(_renyi(pieces, chosen).get_epsilon(delta))
+    if not chosen and all(rate == 1 for rate, _, _ in pieces):
         halved = tuple((rate, sigma / 2, count) for rate, sigma, count in pieces)
         return float(_renyi(halved).get_epsilon(delta))
-    return _epsilon_of_pairs(_renyi(pieces).get_epsilon, delta)
+    return _epsilon_of_pairs(_renyi(pieces, chosen).get_epsilon, delta)
 
 
-def _renyi(pieces: tuple[privacy_loss.Piece, ...]) -> RdpAccountant:
+def _renyi(pieces: tuple[privacy_loss.Piece, ...], chosen: _Chosen = ()) -> RdpAccountant:
     # Fractional orders are slow: use fewer for long mixtures, which is valid and a little looser.
     few = len(pieces) > 16
     composed = RdpAccountant(_FEW_ORDERS if few else None)
     # Divergences of equal steps add up, so compute them for one step. The sum is stored where
     # `compose` would store it, because `compose` takes events, not divergences.
-    composed._rdp = sum(count * _one_step(rate, sigma, few) for rate, sigma, count in pieces)
+    steps = sum(count * _one_step(rate, sigma, few) for rate, sigma, count in pieces)
+    composed._rdp = steps + sum(times * _selected(mean, own, few) for mean, own, times in chosen)
     return composed
 
 
+_GEOMETRIC = 1.0  # the shape of the number of candidates, in dp-accounting's terms
 _FEW_ORDERS = [*np.arange(1.5, 11, 0.5), *range(11, 64), 128, 256, 512, 1024]
 
 
@@ -211,6 +238,25 @@ def _one_step(rate: float, sigma: float, few: bool) -> npt.NDArray[np.float64]:
         gaussian = dp_accounting.GaussianDpEvent(sigma)
         step.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian))
     return np.asarray(step._rdp)
+
+
+@functools.lru_cache(maxsize=1024)
+def _selected(
+    mean: float, pieces: tuple[privacy_loss.Piece, ...], few: bool
+) -> npt.NDArray[np.float64]:
+    """The divergences of a selection at each order."""
+    candidate = dp_accounting.ComposedDpEvent(
+        [
+            dp_accounting.SelfComposedDpEvent(
+                dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma)),
+                count,
+            )
+            for rate, sigma, count in pieces
+        ]
+    )
+    chosen = dp_accounting.dp_event.RepeatAndSelectDpEvent(candidate, mean, _GEOMETRIC)
+    with quiet_absl():
+        return np.asarray(RdpAccountant(_FEW_ORDERS if few else None).compose(chosen)._rdp)
 
 
 @contextlib.contextmanager

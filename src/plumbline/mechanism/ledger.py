@@ -2,7 +2,7 @@
 
 `charge` writes and syncs a line *before* the step's result can be seen; `ledger_format` defines the
 lines, `ledger_file` writes to disk. Many runs can share one ledger, one after the other or side by
-side in one process, and their costs compose.
+side in one process (several processes write to a `SharedLedger`), and their costs compose.
 
 Guarantee: the ledger never says less than what was released. After a crash at any moment (kill -9,
 power cut, full disk) it contains every step whose `charge` returned, and at most one charge more. A
@@ -18,8 +18,9 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from plumbline.mechanism import ledger_format as lines
 from plumbline.mechanism.ledger_file import LedgerFile, LedgerLocked, cannot
@@ -31,6 +32,7 @@ from plumbline.mechanism.ledger_format import (
     Limit,
     NoiseReuse,
     Position,
+    Saved,
 )
 from plumbline.mechanism.ledger_limit import BudgetExceeded, BudgetGuard, ledger_epsilon
 
@@ -51,6 +53,8 @@ Guard = Callable[[Entries], None]
 class Ledger:
     """What has been charged to a data set. Created by `Ledger.open` or `Ledger.read`."""
 
+    _alone: ClassVar[bool] = True  # whether the file is locked until it is closed
+
     def __init__(self, path: Path, file: LedgerFile | None, *, reserve: int = 1) -> None:
         self.path = path
         self._file = file
@@ -58,6 +62,7 @@ class Ledger:
         self._guards: list[Guard] = []
         self._session = secrets.token_hex(8)
         self._reserved: dict[str, int] = {}  # run -> steps charged ahead and not taken yet
+        self._own: dict[str, int] = {}  # run -> the declaration of this object's last charge
         self._mutex = threading.RLock()
         self._book = Book()
 
@@ -69,7 +74,7 @@ class Ledger:
         limit: Limit | None = None,
         guard: Guard | None = None,
         reserve: int = 1,
-    ) -> "Ledger":
+    ) -> Self:
         """Opens a ledger for charging and locks it; creates it if it does not exist.
 
         Args:
@@ -93,10 +98,11 @@ class Ledger:
         if limit is not None:
             limit = float(limit[0]), float(limit[1])
             BudgetGuard(limit)  # checks it
-        file = LedgerFile(Path(path))
+        file = LedgerFile(Path(path), alone=cls._alone)
         ledger = cls(file.path, file, reserve=reserve)
         try:
-            ledger._load(file, limit)
+            with ledger._turn(file):
+                ledger._load(file, limit)
         except BaseException:
             file.let_go("it could not be opened")
             raise
@@ -107,7 +113,7 @@ class Ledger:
         return ledger
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> "Ledger":
+    def read(cls, path: str | os.PathLike[str]) -> Self:
         """Reads a ledger without locking or changing it; a torn last line counts as charged.
 
         While another process is writing, its unfinished line counts as charged too.
@@ -141,6 +147,10 @@ class Ledger:
         """Returns the ids of the runs charged here."""
         with self._mutex:
             return {declaration.run for declaration in self._book.declarations}
+
+    def charged_here(self) -> set[str]:
+        """Returns the ids of what was charged through this object."""
+        return set(self._own)
 
     def charged(self, run: str) -> int:
         """Returns how many steps of `run` are charged, without those reserved and not yet taken."""
@@ -210,9 +220,13 @@ class Ledger:
             LedgerError: if the line cannot be made durable.
         """
         if self._file is not None and self._file.is_open:
-            with self._mutex:
-                note = {"kind": "saved", "run": run, "step": step, "token": token}
+            note = {"kind": "saved", "run": run, "step": step, "token": token}
+            with self._mutex, self._turn(self._file):
                 self._append(self._file, [note])
+
+    def last_checkpoint(self, run: str) -> Saved | None:
+        """The last checkpoint of `run` that was noted."""
+        return self._book.saved.get(run)
 
     def later_checkpoint(self, run: str, *, token: str, position: Position) -> int | None:
         """The step of the last checkpoint of `run`, if it was made after the one with `token`.
@@ -222,7 +236,7 @@ class Ledger:
             token: names the checkpoint that is asked about.
             position: the ledger's position when that one was made.
         """
-        saved = self._book.saved.get(run)
+        saved = self.last_checkpoint(run)
         if saved is None or saved.token == token or saved.line < position.count:
             return None
         return saved.step
@@ -268,41 +282,41 @@ class Ledger:
             raise ValueError(f"count is {count}; give at least 1, and 1 with a noise_position")
         file = self._writable()
         with self._mutex:
-            if noise_position is not None and self._is_replay(run, noise_position, key):
-                return self.position
-            if most is not None and self.charged(run) + count > most:
-                raise BudgetExceeded(
-                    f"run {run!r} has charged {self.charged(run)} of its {most} steps, and {count} "
-                    "more would exceed its budget. Nothing was charged: the run is over"
-                )
-            ahead = self._reserved.get(run, 0)
-            same = self._current(run) == key
             last = self._book.last.get(run)
             # By the journal that their charge names, steps charged ahead may be given back: a run
             # that marks its steps in another one does not use them.
             marked = last is not None and last.journal == journal
-            if noise_position is None and same and marked and ahead >= count:
-                self._reserved[run] = ahead - count
+            if noise_position is None and marked and self._ahead(run, key) >= count:
+                self._check_most(run, count, most)
+                self._reserved[run] -= count
                 return self.position
-            size = count if noise_position is not None else max(count, self.reserve)
-            if most is not None:  # reserve no more than the run may charge
-                size = max(count, min(size, most - self.charged(run)))
-            size = self._affordable(key, count, size)
-            new: list[dict[str, Any]] = []
-            if ahead:
-                new.append({"kind": "refund", "of": self._book.current[run], "count": ahead})
-            of = self._book.current.get(run, -1)
-            if not same or self._book.declarations[of].most < size:
-                of = len(self._book.declarations)
-                new.append(self._declare(run, key, max(size, self.reserve)))
-            charge = {"kind": "charge", "of": of, "step": step, "count": size}
-            if noise_position is not None:
-                charge["noise"] = list(noise_position)
-            elif journal is not None and size > count:
-                charge["journal"] = journal
-            self._append(file, [*new, charge])
-            self._reserved[run] = size - count
-            return self.position
+            with self._turn(file):
+                if noise_position is not None and self._is_replay(run, noise_position, key):
+                    return self.position
+                self._check_most(run, count, most)
+                size = count if noise_position is not None else max(count, self.reserve)
+                if most is not None:  # reserve no more than the run may charge
+                    size = max(count, min(size, most - self.charged(run)))
+                size = self._affordable(key, count, size)
+                new = self._unused(run)
+                of = self._current(run, key)
+                if of is None or self._book.declarations[of].most < size:
+                    of = len(self._book.declarations)
+                    new.append(self._declare(run, key, max(size, self.reserve)))
+                charge = {"kind": "charge", "of": of, "step": step, "count": size}
+                if noise_position is not None:
+                    charge["noise"] = list(noise_position)
+                elif journal is not None and size > count:
+                    charge["journal"] = journal
+                self._append(file, [*new, charge])
+                self._own[run] = of
+                self._reserved[run] = size - count
+                return self.position
+
+    def repeat(self, release: Mapping[str, Any], *, run: str) -> None:
+        """Charges what was released once, for several runs, where it is not charged under `run`."""
+        if not self.charged(run):
+            self.charge(release, run=run, step=0, most=1)
 
     def give_back(self, run: str, begun: int, journal: str | None) -> None:
         """Refunds what a killed run had charged ahead and, by its journal, never began.
@@ -317,7 +331,7 @@ class Ledger:
             journal: what the journal that shows it is known by.
         """
         file = self._writable()
-        with self._mutex:
+        with self._mutex, self._turn(file):
             last = self._book.last.get(run)
             if last is None or journal is None or last.journal != journal:
                 return
@@ -335,31 +349,31 @@ class Ledger:
             return
         with self._mutex:
             try:
-                unused = [(self._book.current[run], n) for run, n in self._reserved.items() if n]
-                if unused:
-                    refunds = [{"kind": "refund", "of": of, "count": n} for of, n in unused]
-                    self._append(self._file, refunds)
+                if any(self._reserved.values()):
+                    with self._turn(self._file):
+                        unused = [line for run in self._reserved for line in self._unused(run)]
+                        self._append(self._file, unused)
             finally:
                 self._file.let_go("it was closed")
 
-    def __enter__(self) -> "Ledger":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _turn(self, file: LedgerFile) -> AbstractContextManager[None]:
+        """Within it, lines may be written. This ledger has its file to itself all the time."""
+        return nullcontext()
+
     def _load(self, file: LedgerFile, limit: Limit | None) -> None:
-        data = file.read()
-        self._book, torn = lines.parse(data, str(self.path))
+        self._read_on(file)
         if not self._book.hashes:
             file.clear()
             header = {"kind": "ledger", "format": lines.FORMAT, "id": secrets.token_hex(8)}
             self._append(file, [{**header, "limit": limit}])
             file.sync_folder()
             return
-        file.size = len(data) if torn is None else torn
-        if torn is not None:
-            self._repair(file, len(data) - torn)
         if limit is not None and self.limit is None:
             self._append(file, [{"kind": "limit", "limit": limit}])
         elif limit is not None and limit != self.limit:
@@ -367,6 +381,15 @@ class Ledger:
                 f"ledger {self.path} has the budget (epsilon, delta) = {self.limit}, but {limit} "
                 "was given. A data set's budget is set once: open the ledger without a limit"
             )
+
+    def _read_on(self, file: LedgerFile) -> None:
+        """Reads what the file has beyond what is known, and charges a torn last line."""
+        data = file.read(file.size)
+        self._book, torn = lines.parse(data, str(self.path), self._book)
+        if self._book.hashes:
+            file.size += len(data) if torn is None else torn
+            if torn is not None:
+                self._repair(file, len(data) - torn)
 
     def _repair(self, file: LedgerFile, length: int) -> None:
         """Overwrites a torn last line of `length` bytes with one that charges it.
@@ -403,11 +426,35 @@ class Ledger:
             "release": json.loads(key),
         }
 
-    def _current(self, run: str) -> str | None:
-        """The release that this session declared for `run`."""
-        if self._book.session != self._session or run not in self._book.current:
+    def _current(self, run: str, key: str) -> int | None:
+        """The line by which this session declared the release of `run`, if it is the last one's.
+
+        After another session's, it is declared anew: a torn line is charged to the last session.
+        """
+        of = self._book.current.get(run)
+        if self._book.session != self._session or of is None:
             return None
-        return self._book.declarations[self._book.current[run]].key
+        return of if self._book.declarations[of].key == key else None
+
+    def _ahead(self, run: str, key: str) -> int:
+        """How many steps of this release this object has charged ahead."""
+        same = run in self._own and self._book.declarations[self._own[run]].key == key
+        return self._reserved[run] if same else 0
+
+    def _unused(self, run: str) -> list[dict[str, Any]]:
+        """The line that refunds what this object has charged ahead of `run` and not used."""
+        ahead, last = self._reserved.get(run, 0), self._book.last.get(run)
+        # A copy of the run may have been charged since, whose steps these are not.
+        if not ahead or last is None or last.of != self._own[run]:
+            return []
+        return [{"kind": "refund", "of": last.of, "count": ahead}]
+
+    def _check_most(self, run: str, count: int, most: int | None) -> None:
+        if most is not None and self.charged(run) + count > most:
+            raise BudgetExceeded(
+                f"run {run!r} has charged {self.charged(run)} of its {most} steps, and {count} "
+                "more would exceed its budget. Nothing was charged: the run is over"
+            )
 
     def _affordable(self, key: str, count: int, size: int) -> int:
         """How many steps to charge: `size`, or fewer if the guards allow only fewer."""

@@ -1,4 +1,4 @@
-"""A file that one process appends to durably: the part of the ledger that touches the disk.
+"""A file that is appended to durably, by one process at a time: the part of the ledger on the disk.
 
 Guarantee: once `append` and then `sync` have returned, the data survives a crash. A failed append
 leaves the file as it was, or, if the system does not let us undo it, with a torn last line. After
@@ -7,13 +7,19 @@ when the path no longer leads to the file (moved away, deleted, or another put i
 what is charged to a file that nobody will find again is not recorded.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
+import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 from plumbline.mechanism.ledger_format import LedgerError
+
+_PATIENCE = 60.0  # seconds: whoever writes a line has the file for as long as the disk takes
+_POLL = 0.002
 
 
 class LedgerLocked(LedgerError):
@@ -35,16 +41,17 @@ class LedgerLocked(LedgerError):
 
 
 class LedgerFile:
-    """A ledger's file, open and locked for writing; created if it does not exist.
+    """A ledger's file, open for writing; created if it does not exist.
 
     Args:
         path: the file.
+        alone: whether it is locked until it is closed; if not, only within `held`.
 
     Attributes:
         size: the length known to be good; `append` writes there.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, alone: bool = True) -> None:
         self.path = path
         self.size = 0
         self._closed: str | None = None
@@ -54,27 +61,36 @@ class LedgerFile:
         except OSError as error:
             raise cannot("open", path, error) from error
         self._close_fd = weakref.finalize(self, _close, self._fd, os.getpid())
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _holder(self._fd)
-            self.let_go("it is locked")
-            raise LedgerLocked(path, holder) from None
-        except OSError as error:
-            self.let_go("it could not be locked")
-            raise cannot("lock", path, error) from error
         _open_files.add(self)
-        self.require_in_place()  # it may have been replaced while we waited for the lock
+        if alone:
+            self._lock()
+            self.require_in_place()  # it may have been replaced while we waited for the lock
 
     @property
     def is_open(self) -> bool:
         """Whether the file can still be appended to."""
         return self._closed is None
 
-    def read(self) -> bytes:
-        """Returns the file's content."""
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Has a file that is not locked to itself; waits while another has it.
+
+        Raises:
+            LedgerLocked: if another process, or another object of this one, does not let go of it.
+        """
+        self.require_open()
+        self._lock(_PATIENCE)
+        try:
+            self.require_in_place()
+            yield
+        finally:
+            if self.is_open:  # closing has unlocked it
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def read(self, start: int = 0) -> bytes:
+        """Returns the file's content from byte `start` on."""
         pieces: list[bytes] = []
-        length = 0
+        length = start
         try:
             while piece := os.pread(self._fd, 1 << 24, length):
                 pieces.append(piece)
@@ -168,6 +184,24 @@ class LedgerFile:
             if not os.path.samestat(found, os.fstat(self._fd)):
                 self.let_go("another file was put in its place while it was open")
         self.require_open()
+
+    def _lock(self, patience: float = 0.0) -> None:
+        """Locks the file, within so many seconds."""
+        end = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < end:
+                    time.sleep(_POLL)
+                    continue
+                holder = _holder(self._fd)
+                self.let_go("it is locked")
+                raise LedgerLocked(self.path, holder) from None
+            except OSError as error:
+                self.let_go("it could not be locked")
+                raise cannot("lock", self.path, error) from error
+            return
 
     def _take_back(self) -> None:
         try:

@@ -12,6 +12,9 @@ text before `,"hash"`. So a changed, lost, repeated or moved line breaks the cha
 | `charge` | steps from `step` on are charged | `of`, `step`, `count`; `noise` or `journal` |
 | `refund` | steps charged ahead and not made | `of`, `count` |
 | `saved` | `run` saved a checkpoint at `step` | `run`, `step`, `token` |
+| `about` | what `run` is | `run`, `about` |
+| `released` | the model of `run` was released | `run` |
+| `released_limit` | what released runs may cost together | `limit` |
 | `torn` | the last line was damaged; charged | `charged` ([of, count] pairs), `pad` |
 
 `of` is the number of a `release` line among the `release` lines, from 0.
@@ -34,6 +37,7 @@ FORMAT = 1
 GENESIS = "0" * 16
 _HEADER_START = f'{{"seq":0,"kind":"ledger","format":{FORMAT},"id":"'.encode()
 _HASH = re.compile(rb',"hash":"[0-9a-f]{16}"\}')
+_SEEDED = re.compile(r"([0-9a-f]{16})-[0-9a-f]{16}")
 _HASH_LENGTH = len(',"hash":""}') + 16
 _MOST = 10**12  # the most steps that one line may charge
 # A charge as `encode` writes it. Nearly every line is one, and this is four times as fast as JSON.
@@ -120,7 +124,10 @@ class Book:
     noise: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
     last: dict[str, Charge] = field(default_factory=dict)  # run -> what may still be refunded
     limit: Limit | None = None
+    released_limit: Limit | None = None  # on what the released runs cost together
     saved: dict[str, Saved] = field(default_factory=dict)  # run -> its last checkpoint
+    about: dict[str, dict[str, Any]] = field(default_factory=dict)  # run -> what it is
+    released: list[str] = field(default_factory=list)  # the runs whose models were released
 
     @property
     def position(self) -> Position:
@@ -153,6 +160,13 @@ class Book:
                 self.limit = _limit(line["limit"])
             case "limit":
                 self.limit = _limit(line["limit"])
+            case "released_limit":
+                self.released_limit = _limit(line["limit"])
+            case "about":
+                self.about[line["run"]] = line["about"]
+            case "released":
+                if line["run"] not in self.released:
+                    self.released.append(line["run"])
             case "release":
                 if line["session"] != self.session:
                     self.current.clear()
@@ -196,6 +210,15 @@ def canonical(release: Mapping[str, Any]) -> str:
     return json.dumps(release, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def seed_mark(run: str) -> str | None:
+    """What the seed of a run is known by, from the run's id; None without a seed.
+
+    The id of a seeded run is two digests, the seed's and one of all of it.
+    """
+    found = _SEEDED.fullmatch(run)
+    return None if found is None else found[1]
+
+
 def encode(fields: Mapping[str, Any], end: Position) -> tuple[bytes, Position]:
     """Returns the line that follows `end`, with its newline, and the position after it."""
     text = json.dumps({"seq": end.count, **fields}, separators=(",", ":"), allow_nan=False)
@@ -221,35 +244,37 @@ def decode(line: bytes, number: int, previous: str) -> dict[str, Any]:
     return fields
 
 
-def parse(data: bytes, name: str) -> tuple[Book, int | None]:
-    """Reads a whole ledger.
+def parse(data: bytes, name: str, book: Book | None = None) -> tuple[Book, int | None]:
+    """Reads a whole ledger, or the lines that were written after those of a book.
 
     Args:
-        data: the file's bytes.
+        data: the file's bytes, from the first line that is not in the book.
         name: the file's name, for messages.
+        book: what the lines before say, which is added to; by default there are none.
 
     Returns:
-        What its lines say, and where a torn last line starts in `data` (None if there is none). A
+        What the lines say, and where a torn last line starts in `data` (None if there is none). A
         torn line is not in the book: the caller decides how to charge it, with `Book.worst`. A
         file that ends within line 1 has an empty book: nothing can have been charged to it yet.
 
     Raises:
         LedgerDamaged: at the first wrong line, unless it is the last one.
     """
-    book = Book()
-    if b"\n" not in data:
+    book = Book() if book is None else book
+    known = len(book.hashes)
+    if not known and b"\n" not in data:
         start = data[: len(_HEADER_START)]
         if start == _HEADER_START[: len(start)]:
             return book, 0 if data else None
         raise LedgerDamaged(name, 1, "it is not the beginning of a plumbline ledger")
     lines = data.split(b"\n")
     rest = lines.pop()
-    last = len(lines) if rest else len(lines) - 1
     if rest:
         lines.append(rest)
+    last = known + len(lines) - 1
     offset = 0
-    previous = GENESIS
-    for number, line in enumerate(lines):
+    previous = book.position.hash
+    for number, line in enumerate(lines, known):
         charge = _charge(line, number, previous)
         try:
             if number == 0 and not line.startswith(_HEADER_START[:24]):
@@ -367,6 +392,9 @@ _OPTIONAL = {"noise", "journal"}
 _FIELDS: dict[str, dict[str, Callable[[Any], bool]]] = {
     "ledger": {"format": _is_whole, "id": _is_text, "limit": _is_limit},
     "limit": {"limit": _is_limit},
+    "released_limit": {"limit": _is_limit},
+    "about": {"run": _is_text, "about": lambda value: isinstance(value, dict)},
+    "released": {"run": _is_text},
     "release": {
         "session": _is_text,
         "pid": _is_whole,

@@ -70,10 +70,10 @@ def ledger_epsilon(entries: Entries, *, delta: float, **accounting: Any) -> floa
     """Returns the epsilon of ledger entries at `delta`."""
     # Imported here: opening and charging a ledger must not load the accountants.
     from plumbline.mechanism.accountant import epsilon
-    from plumbline.mechanism.release import StepRelease
+    from plumbline.mechanism.release import release_from_dict
 
     try:
-        releases = [(StepRelease.from_dict(release), count) for release, count in entries]
+        releases = [(release_from_dict(release), count) for release, count in entries]
     except ValueError as error:
         raise LedgerError(f"what was charged cannot be accounted: {error}") from error
     return epsilon(releases, delta=delta, **accounting)

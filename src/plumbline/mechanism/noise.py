@@ -1,4 +1,4 @@
-"""Gaussian noise for a step: drawn on a public grid, ahead of the step, and added safely.
+"""Gaussian noise for a step: drawn on a public grid, and added safely.
 
 The defence. Adding a float64 Gaussian to a float64 value leaks the value: which sums are possible,
 and how precise they are, depends on it (Mironov 2012, "On significance of the least significant
@@ -15,34 +15,50 @@ Rounding *before* the noise, while the sum of clipped gradients is formed (Casac
 "Widespread underestimation of sensitivity"), is the query's own business: it bounds it and states
 it (`Query.rounding`), and the noise is scaled to cover it. What this does not defend against:
 measurements of power or of memory access. Timing: noise is drawn without knowledge of the data,
-and the time depends on the noise only through how many of thousands of candidates were rejected.
+and the time depends on the noise only through how many of thousands of values were drawn in two
+parts, and how many candidates were rejected there.
 Rounding the value to the grid adds `rounding_sensitivity(std, d)` to its L2 sensitivity: 2e-9 of
 `std` for a million parameters.
 """
 
+import bisect
+import itertools
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from plumbline.mechanism.discrete_gaussian import GRID_BITS, standard_normal
+from plumbline.mechanism.discrete_gaussian import (
+    BLOCK,
+    GRID_BITS,
+    each_block,
+    loops,
+    standard_normal,
+)
 from plumbline.mechanism.random_source import RandomSource, Stream, process_identity
 
-__all__ = ["NoisePrefetcher", "add_noise", "gaussian", "rounding_sensitivity"]
+__all__ = ["NoisePrefetcher", "add_noise", "drawn", "gaussian", "rounding_sensitivity"]
 
 
 def gaussian(stream: Stream, numel: int) -> torch.Tensor:
     """Draws `numel` standard Gaussians on the grid of step 2^-40, `[numel]`, float64 on the CPU.
 
     The values are meant for `add_noise`, which relies on their being on the grid: scale them there,
-    not before.
+    not before. As many threads draw as torch uses; the values do not depend on how many.
     """
-    return torch.from_numpy(standard_normal(stream, numel))
+    return torch.from_numpy(standard_normal(stream, numel, torch.get_num_threads()))
+
+
+def drawn(noise: Stream | torch.Tensor, numel: int) -> torch.Tensor:
+    """Noise that may have been drawn already: of a stream, `gaussian`."""
+    return gaussian(noise, numel) if isinstance(noise, Stream) else noise
 
 
 def add_noise(
-    value: Mapping[str, torch.Tensor], std: float, noise: torch.Tensor
+    value: Mapping[str, torch.Tensor], std: float, noise: Stream | torch.Tensor
 ) -> dict[str, torch.Tensor]:
     """Returns `value + std * noise`, both sides on the public grid of step `std * 2^-40`.
 
@@ -51,7 +67,8 @@ def add_noise(
             mapping's order, each in row-major order.
         std: the noise's standard deviation, sensitivity times noise multiplier. With 0 the values
             come back unchanged, a release without a guarantee.
-        noise: as many values as all the tensors together have, from `gaussian`.
+        noise: the stream to draw from while adding, which is faster on a CPU; or as many values as
+            all the tensors together have, from `gaussian`. The answer is the same.
 
     Returns:
         New tensors with the names, shapes, types and devices of `value`; the sum is computed in
@@ -66,24 +83,83 @@ def add_noise(
     step = math.ldexp(std, -GRID_BITS)
     if std > 0 and step < 2.0**-1000:
         raise ValueError(f"std is {std}, too small for float64; rescale what is released")
+    if std == 0:
+        return in_place_of(value, as_vector(value, noise))
+    on_cpu = all(tensor.device.type == "cpu" for tensor in value.values())
+    return (_added_in_blocks if on_cpu else _added_at_once)(value, step, noise)
+
+
+def _added_at_once(
+    value: Mapping[str, torch.Tensor], step: float, noise: Stream | torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """`add_noise` on any device."""
     total = as_vector(value, noise)
-    if std > 0:
-        total.div_(step).round_().add_(noise.to(total.device), alpha=2.0**GRID_BITS).mul_(step)
+    on_device = drawn(noise, len(total)).to(total.device)
+    total.div_(step).round_().add_(on_device, alpha=2.0**GRID_BITS).mul_(step)
     return in_place_of(value, total)
 
 
-def as_vector(value: Mapping[str, torch.Tensor], noise: torch.Tensor) -> torch.Tensor:
-    """A value as one float64 vector `[numel]`, after checking that its noise fits.
+def _added_in_blocks(
+    value: Mapping[str, torch.Tensor], step: float, noise: Stream | torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """`add_noise` on a CPU: each block is drawn and added while it is in the cache."""
+    _check_fit(value, noise)
+    given = [_for_numpy(tensor) for tensor in value.values()]
+    result = [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in given]
+    sources = [tensor.reshape(-1).contiguous().numpy() for tensor in given]
+    targets = [tensor.view(-1).numpy() for tensor in result]
+    ends = list(itertools.accumulate(len(source) for source in sources))
+    numel = ends[-1] if ends else 0
+    added = loops(numel).added
 
-    Raises:
-        ValueError: if `noise` has another type or length, or if a value is not finite.
-    """
+    def add(start: int, block: NDArray[np.float64]) -> None:
+        done = 0
+        for number in range(bisect.bisect_right(ends, start), len(ends)):
+            source, target = sources[number], targets[number]
+            first = start + done - (ends[number] - len(source))
+            part = slice(first, min(len(source), first + len(block) - done))
+            size = part.stop - first
+            if not added(source[part], block[done : done + size], step, target[part]):
+                raise _not_finite(value)
+            done += size
+            if done == len(block):
+                return
+
+    if isinstance(noise, Stream):
+        each_block(noise, numel, add, torch.get_num_threads())
+    else:
+        for start in range(0, numel, BLOCK):
+            add(start, noise[start : start + BLOCK].numpy() * 2.0**GRID_BITS)
+    return {
+        name: noisy.to(tensor.dtype)
+        for (name, tensor), noisy in zip(value.items(), result, strict=True)
+    }
+
+
+def _for_numpy(tensor: torch.Tensor) -> torch.Tensor:
+    # numpy does not have all of torch's types.
+    detached = tensor.detach()
+    return detached if tensor.dtype in (torch.float32, torch.float64) else detached.double()
+
+
+def _check_fit(value: Mapping[str, torch.Tensor], noise: Stream | torch.Tensor) -> None:
+    if isinstance(noise, Stream):
+        return
     wanted = sum(tensor.numel() for tensor in value.values())
     if noise.dtype != torch.float64 or noise.shape != (wanted,):
         raise ValueError(
             f"noise is {noise.dtype} of shape {tuple(noise.shape)}, but the value has {wanted} "
             f"entries in all; draw it with gaussian(stream, {wanted}) and do not scale or cast it"
         )
+
+
+def as_vector(value: Mapping[str, torch.Tensor], noise: Stream | torch.Tensor) -> torch.Tensor:
+    """A value as one float64 vector `[numel]`, after checking that its noise fits.
+
+    Raises:
+        ValueError: if `noise` has another type or length, or if a value is not finite.
+    """
+    _check_fit(value, noise)
     # One vector for all tensors: a network has many small ones, for which each call is expensive.
     total = torch.cat([_float64(tensor).reshape(-1) for tensor in value.values()])
     if not math.isfinite(total.sum().item()):
@@ -108,7 +184,7 @@ def _float64(tensor: torch.Tensor) -> torch.Tensor:
 
 def _not_finite(value: Mapping[str, torch.Tensor]) -> ValueError:
     bad = [name for name, tensor in value.items() if not torch.isfinite(tensor).all()]
-    names = ", ".join(repr(name) for name in bad) or "the sum of the values"
+    names = ", ".join(repr(name) for name in bad) or "the value in steps of the grid"
     return ValueError(
         f"{names} holds a value that is not finite, which noise cannot cover; records with such "
         "gradients must be masked to zero before they are summed"
@@ -130,8 +206,9 @@ class NoisePrefetcher:
 
     `take(step)` returns the noise of a step and starts drawing that of `step + 1`. There is at most
     one thread, it ends by itself after one step's noise, and `close` waits for it. The noise of an
-    unexpected step (the first one, or after a jump) is drawn at once. In a forked child the thread
-    does not exist: the child draws for itself, and under a new key if the source is secure.
+    unexpected step (the first one, or after a jump) is not drawn yet: its stream is returned. In a
+    forked child the thread does not exist: the child has a stream of its own, and under a new key
+    if the source is secure.
 
     Args:
         source: the source of randomness. The noise of a seeded source is that of the stream
@@ -151,8 +228,8 @@ class NoisePrefetcher:
         self._taken = -1
         self._ahead: _Draw | None = None
 
-    def take(self, step: int) -> torch.Tensor:
-        """Returns the noise of `step`, `[numel]`, float64 on the CPU; only once per step.
+    def take(self, step: int) -> Stream | torch.Tensor:
+        """Returns the noise of `step`, for `add_noise`; only once per step.
 
         Raises:
             ValueError: if noise of this step or a later one was already taken.
@@ -162,14 +239,11 @@ class NoisePrefetcher:
                 f"noise of step {step} was requested after that of step {self._taken}; noise is "
                 "handed out once, in order. To replay a seeded run, make a new NoisePrefetcher"
             )
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead.step != step or ahead.process != process_identity():
-            ahead = self._draw(step)
-        noise = ahead.result()
+        ahead = self._drawn_ahead(step)
+        noise = self._stream(step) if ahead is None else ahead
         self._taken = step
         if self._stop is None or step + 1 < self._stop:
-            self._ahead = self._draw(step + 1)
-            self._ahead.start()
+            self._ahead = _Draw(step + 1, lambda: gaussian(self._stream(step + 1), self._numel))
         return noise
 
     def close(self) -> None:
@@ -184,43 +258,41 @@ class NoisePrefetcher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _draw(self, step: int) -> "_Draw":
+    def _drawn_ahead(self, step: int) -> torch.Tensor | None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead.step != step or ahead.process != process_identity():
+            return None
+        return ahead.result()
+
+    def _stream(self, step: int) -> Stream:
         position = (step, self._query) if self._query else (step,)
-        return _Draw(self._source, position, self._numel)
+        return self._source.once("noise", *position)
 
 
 class _Draw:
-    """One step's noise, drawn by a thread if `start` was called, else when it is requested."""
+    """One step's noise, being drawn by a thread."""
 
-    def __init__(self, source: RandomSource, position: tuple[int, ...], numel: int) -> None:
-        self.step = position[0]
+    def __init__(self, step: int, draw: Callable[[], torch.Tensor]) -> None:
+        self.step = step
         self.process = process_identity()
-        self._source = source
-        self._position = position
-        self._numel = numel
-        self._thread: threading.Thread | None = None
         self._noise: torch.Tensor | None = None
         self._error: BaseException | None = None
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=f"plumbline-noise-{self.step}")
+        name = f"plumbline-noise-{step}"
+        self._thread = threading.Thread(target=self._run, args=(draw,), name=name)
         self._thread.start()
 
     def wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
 
     def result(self) -> torch.Tensor:
-        if self._thread is None:
-            self._run()
         self.wait()
         if self._error is not None:
             raise self._error
         assert self._noise is not None
         return self._noise
 
-    def _run(self) -> None:
+    def _run(self, draw: Callable[[], torch.Tensor]) -> None:
         try:
-            self._noise = gaussian(self._source.once("noise", *self._position), self._numel)
+            self._noise = draw()
         except BaseException as error:  # raised again where the noise is requested
             self._error = error

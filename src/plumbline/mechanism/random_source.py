@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import sys
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NoReturn
 
@@ -51,9 +52,14 @@ class Stream:
 
     def uint64(self, n: int) -> NDArray[np.uint64]:
         """Returns the next `n` uniform 64-bit integers, `[n]`; each uses eight bytes."""
-        words = np.empty(n, dtype="<u8")
+        return self.fill(np.empty(n, dtype=np.uint64))
+
+    def fill(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Overwrites `words`, `[n]` in one piece, as `uint64` would return them."""
         self._fill(words.view(np.uint8))
-        return words.astype(np.uint64, copy=False)
+        if sys.byteorder == "big":
+            words.byteswap(inplace=True)
+        return words
 
     def _fill(self, target: NDArray[np.uint8]) -> NDArray[np.uint8]:
         if self._secure and self._owner != process_identity():

@@ -14,6 +14,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -47,7 +48,7 @@ class Query:
         """How far one record can move `value`, rounding included."""
         return self.sensitivity * (1 + self.rounding)
 
-    @property
+    @cached_property
     def asked(self) -> "GaussianQuery":
         """The query without its value: all that may be recorded."""
         return GaussianQuery(
@@ -210,6 +211,67 @@ class StepRelease:
             composition="basic" if basic else "joint",
             delta=_number(data["delta"], "delta") if failing else 0.0,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The best of a random number of candidates, of which only that one is shown.
+
+    Attributes:
+        mean: how many there are on average; their number is geometric, and at least one.
+        releases: what each candidate and its score release, as (release, number of equal steps);
+            none of them adds to delta.
+    """
+
+    mean: float
+    releases: tuple[tuple[StepRelease, int], ...]
+
+    def __post_init__(self) -> None:
+        if not 1 < self.mean < math.inf:
+            raise ValueError(f"mean is {self.mean}; it must be above 1 and finite.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON-able values; ValueError if a release of a candidate adds to delta."""
+        self._check()
+        releases = [[release.to_dict(), count] for release, count in self.releases]
+        return {"selection": self.mean, "of": releases}
+
+    def _check(self) -> None:
+        if any(release.delta or count < 1 for release, count in self.releases):
+            raise ValueError(
+                "a candidate's release adds to delta or is not counted, and what a selection of "
+                "such candidates costs is not accounted"
+            )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Selection":
+        """The inverse of `to_dict`; ValueError if `data` is not exactly what it writes."""
+        _expect_keys(data, {"selection", "of"}, "a selection")
+        match data["of"]:
+            case [*pairs] if all(
+                isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[1]) is int
+                for pair in pairs
+            ):
+                found = tuple((StepRelease.from_dict(release), count) for release, count in pairs)
+                chosen = cls(mean=_number(data["selection"], "mean"), releases=found)
+                chosen._check()
+                return chosen
+        raise ValueError(f"of is {data['of']!r}, not pairs of a release and a number")
+
+
+Release = StepRelease | Selection
+"""What a ledger charges."""
+
+
+def release_from_dict(data: Mapping[str, Any]) -> Release:
+    """The release that a ledger's line has.
+
+    Raises:
+        ValueError: if it is none, as of `StepRelease.from_dict`.
+    """
+    if isinstance(data, Mapping) and "selection" in data:
+        return Selection.from_dict(data)
+    return StepRelease.from_dict(data)
 
 
 def _sampling_from_dict(data: Any) -> Sampling:

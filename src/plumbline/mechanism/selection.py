@@ -11,17 +11,14 @@ search that learns from earlier scores is not covered.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import dp_accounting
-from dp_accounting.rdp import RdpAccountant
-
-from plumbline.mechanism.accountant import Releases, quiet_absl
+from plumbline.mechanism import accountant
+from plumbline.mechanism.accountant import Releases
 from plumbline.mechanism.calibration import BudgetError
 from plumbline.mechanism.random_source import Stream
+from plumbline.mechanism.release import Selection
 from plumbline.mechanism.rounding import rounded_up
 
-_GEOMETRIC = 1.0  # the shape of the distribution, in dp-accounting's terms
 _MOST_NOISE = 1e4
 _SLACK = 1e-3
 
@@ -57,15 +54,11 @@ class RandomCount:
             delta: Of the guarantee.
             once: What was released once, before all candidates.
         """
-        once = list(once)
-        event = dp_accounting.dp_event.RepeatAndSelectDpEvent
-        repeated = event(_event(releases), self.mean, _GEOMETRIC)
-        delta -= sum(release.delta * count for release, count in once)
-        if delta <= 0:
-            return math.inf
-        with quiet_absl():
-            composed = RdpAccountant().compose(repeated).compose(_event(once))
-            return float(composed.get_epsilon(delta))
+        return accountant.epsilon([(self.of(releases), 1), *once], delta=delta, accountant="rdp")
+
+    def of(self, releases: Releases) -> Selection:
+        """What such a selection releases, for a ledger, if a candidate releases these."""
+        return Selection(mean=self.mean, releases=tuple(releases))
 
     def calibrate(
         self,
@@ -98,18 +91,3 @@ class RandomCount:
             middle = (low * high) ** 0.5
             low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
         return high
-
-
-def _event(releases: Releases) -> Any:
-    """Releases as dp-accounting's events, composed."""
-    return dp_accounting.ComposedDpEvent(
-        [
-            dp_accounting.SelfComposedDpEvent(
-                dp_accounting.PoissonSampledDpEvent(
-                    release.sampling.rate, dp_accounting.GaussianDpEvent(release.noise_multiplier)
-                ),
-                count,
-            )
-            for release, count in releases
-        ]
-    )

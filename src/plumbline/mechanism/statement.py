@@ -54,6 +54,17 @@ _ACCOUNTANTS = {
 _QUESTIONS = {"gradient": "the gradient (the direction in which to change the model)"}
 
 
+def how_often_right(epsilon: float, delta: float) -> str:
+    """How often whoever sees a run can at most be right about a record, where half is guessing."""
+    odds = _odds(epsilon)
+    percent = math.ceil(1e4 * (odds + delta) / (1 + odds)) / 100
+    return f"at most {percent:g}% of the time" if percent < 100 else "perhaps every time"
+
+
+def _odds(epsilon: float) -> float:
+    return math.exp(min(float(rounded_up(epsilon).replace(",", "")), 50.0))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Statement:
     """What a run guarantees, to whom, under which assumptions.
@@ -295,10 +306,8 @@ class Statement:
             if self.relation == "add_remove"
             else f"which of two known {self.unit}s is in the data"
         )
-        odds = math.exp(min(float(rounded_up(self.epsilon).replace(",", "")), 50.0))
-        factor = rounded_up(odds) if self.epsilon < 14 else "some millions of"
-        percent = math.ceil(1e4 * (odds + self.delta) / (1 + odds)) / 100
-        often = f"at most {percent:g}% of the time" if percent < 100 else "perhaps every time"
+        factor = rounded_up(_odds(self.epsilon)) if self.epsilon < 14 else "some millions of"
+        often = how_often_right(self.epsilon, self.delta)
         return (
             f"What this means. Suppose someone sees everything that is covered below and wants to "
             f"know {question}, whatever else they know already. What they see is at most {factor} "

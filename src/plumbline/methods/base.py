@@ -7,7 +7,7 @@ It never touches a noise source, and what it asks is what is charged.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from plumbline.clipping import Clipping, Program
+from plumbline.clipping.base import Gradients
 from plumbline.evaluation import Batch, Chunk, Evaluation, Plain, Update
 from plumbline.gradients import PerSampleGradients
 from plumbline.gradients.summation import ROUNDING, float64
@@ -73,6 +74,11 @@ class Method:
     def needs_groups(self) -> bool:
         """Whether it needs ``sensitive_features``."""
         return self.clipping.needs_groups
+
+    @property
+    def weighs_records(self) -> bool:
+        """Whether a step uses the weights of records; one that a subclass makes need not."""
+        return type(self).step is Method.step
 
     @property
     def together(self) -> bool:
@@ -181,7 +187,7 @@ class Method:
         noisy = yield records.query(clipping, name)
         constant = clipping.normaliser(records.expected_size)
         return {
-            parameter: (noisy[parameter] / constant).to(value.dtype)
+            parameter: noisy[parameter].to(value.dtype) / constant
             for parameter, value in records.parameters().items()
         }
 
@@ -238,17 +244,48 @@ class GradientChunk:
         norms: ``[B]``, zero where the gradient or the loss is not finite.
         finite: ``[B]`` bool.
         groups: Each unit's group, ``[B]``, if groups were given.
+        weights: By how much each unit counts once it is clipped, ``[B]`` in [0, 1]; None for 1.
     """
 
     gradients: PerSampleGradients
     norms: Tensor
     finite: Tensor
     groups: Tensor | None
+    weights: Tensor | None = None
 
     def clipped_sum(self, clipping: Clipping) -> Update:
         """The sum of the clipped gradients, in float64."""
-        gradients = self.gradients.to_release()
+        gradients: Gradients = self.gradients.to_release()
+        if self.weights is not None:
+            gradients = _Weighted(gradients, self.weights)
         return clipping.clipped_sum(gradients, self.norms, self.finite, self.groups)
+
+
+class _Weighted:
+    """Gradients of which each counts by a weight in [0, 1] in every sum that a clipping makes.
+
+    A weight is a function of its record alone, and a factor times a weight of at most one, rounded,
+    is at most the factor: what a clipping proves of a record holds with its weight too.
+    """
+
+    def __init__(self, gradients: Gradients, weights: Tensor) -> None:
+        self._gradients, self._weights = gradients, weights
+
+    @property
+    def names(self) -> list[str]:
+        return self._gradients.names
+
+    def norms(self, names: Collection[str] | None = None) -> Tensor:
+        return self._gradients.norms(names)
+
+    def sum(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> Update:
+        if weights is None:
+            return self._gradients.sum(self._weights)
+        if isinstance(weights, Tensor):
+            return self._gradients.sum(weights * self._weights.to(weights))
+        return self._gradients.sum(
+            {name: factors * self._weights.to(factors) for name, factors in weights.items()}
+        )
 
 
 class GradientBatch:
@@ -346,7 +383,7 @@ class GradientBatch:
         norms = gradients.norms()
         finite = torch.isfinite(norms) & torch.isfinite(gradients.losses)
         norms = norms.masked_fill(~finite, 0)
-        return GradientChunk(gradients, norms, finite, chunk.groups)
+        return GradientChunk(gradients, norms, finite, chunk.groups, chunk.weights)
 
 
 def seen(chunk: Chunk, rules: Sequence[Evaluation]) -> Chunk:

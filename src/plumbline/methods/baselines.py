@@ -21,14 +21,16 @@ def nonprivate() -> Method:
     return compose(clipping=Unclipped(), name="nonprivate", noisy=False)
 
 
-@method("002, Figs. 5 and 7 (Foret et al. 2021)", search=DpSam.search)
+@method("Sharpness-Aware Training, Figs. 5 and 7 (Foret et al. 2021)", search=DpSam.search)
 def nonprivate_sam(radius: float = 0.05) -> Method:
     """Sharpness-aware minimisation: the gradient uphill along the batch's own gradient."""
     rule = DpSam(radius)
     return compose(evaluation=rule, clipping=Unclipped(), name="nonprivate_sam", noisy=False)
 
 
-@method("000, Eq. 12 and 15 (Zhao et al. 2022)", search=GradientNormPenalty.search)
+@method(
+    "Bias-Aware Minimisation, Eq. 12 and 15 (Zhao et al. 2022)", search=GradientNormPenalty.search
+)
 def gradient_norm_penalty(penalty: float = 0.05) -> Method:
     """The loss plus ``penalty`` times the norm of the batch's mean gradient."""
     rule = GradientNormPenalty(penalty)
@@ -41,19 +43,19 @@ def clipped_only(clip: float = 1.0) -> Method:
     return compose(clipping=Flat(clip), name="clipped_only", noisy=False)
 
 
-@method("003, Fig. 8", search=GroupBatchNorm.search)
+@method("Clipping Bias Reduction, Fig. 8", search=GroupBatchNorm.search)
 def group_batchnorm(clip: float = 1.0, size: int = 4) -> Method:
     """Clipped averages over buckets of records that go through BatchNorm together, no noise."""
     return compose(clipping=GroupBatchNorm(clip, size), name="group_batchnorm", noisy=False)
 
 
-@method("004, Table 1")
+@method("Gradient Misalignment, Table 1")
 def direction_only(clip: float = 1.0) -> Method:
     """``|gbar| / |g| g``: the true gradient's direction with the clipped one's length."""
     return _Recombined("direction_only", (), Flat(clip), noisy=False)
 
 
-@method("004, Table 1")
+@method("Gradient Misalignment, Table 1")
 def magnitude_only(clip: float = 1.0) -> Method:
     """``|g| / |gbar| gbar``: the true gradient's length with the clipped one's direction."""
     return _Recombined("magnitude_only", (), Flat(clip), noisy=False)

@@ -1,4 +1,6 @@
-"""FairLens (Tran et al., 2021; paper 004, Alg. 4), as published and without a guarantee.
+"""FairLens, as published and without a guarantee.
+
+From Tran et al., 2021; Gradient Misalignment, Alg. 4.
 
 Its loss adds to every record's loss two whole-batch terms for two groups a and b:
 ``R1 = |<g_a - g_b, gbar - g>|``, with g the mean gradient of the batch or of a group and gbar the
@@ -41,7 +43,7 @@ _LIMIT = 32  # records at once, where Hessian products take memory for each
 _FEW = 4  # records that show which kind of network it is
 
 
-@method("004, Alg. 4 (Tran et al. 2021)")
+@method("Gradient Misalignment, Alg. 4 (Tran et al. 2021)")
 def fairlens(
     clip: float = 1.0, groups: Sequence[int] = (0, 1), weights: tuple[float, float] = (1.0, 1.0)
 ) -> Method:

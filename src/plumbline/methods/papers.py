@@ -50,7 +50,7 @@ def dpsgd(clip: float = 1.0) -> Method:
     return compose(clipping=Flat(clip), name="dpsgd")
 
 
-@method("003, Eq. 8")
+@method("Clipping Bias Reduction, Eq. 8")
 def normalised() -> Method:
     """Every gradient scaled to norm one."""
     return compose(clipping=Normalised(), name="normalised")
@@ -77,13 +77,13 @@ def adaptive(
     return compose(clipping=clipping, name="adaptive")
 
 
-@method("004, Alg. 2 (Bu et al. 2021)", clip=False, search=Global.search)
+@method("Gradient Misalignment, Alg. 2 (Bu et al. 2021)", clip=False, search=Global.search)
 def global_scaling(clip: float = 1.0, bound: float = 50.0) -> Method:
     """DPSGD-Global: one factor for all records within the bound, the others dropped."""
     return compose(clipping=Global(clip, bound), name="global_scaling")
 
 
-@method("004, Alg. 2", clip=False, search=GlobalAdapt.search)
+@method("Gradient Misalignment, Alg. 2", clip=False, search=GlobalAdapt.search)
 def global_adapt(
     clip: float = 1.0,
     initial: float = 50.0,
@@ -96,7 +96,7 @@ def global_adapt(
     return compose(clipping=clipping, name="global_adapt")
 
 
-@method("004, Alg. 3 (Xu et al. 2021)")
+@method("Gradient Misalignment, Alg. 3 (Xu et al. 2021)")
 def dpsgd_f(
     clip: float = 1.0,
     groups: Sequence[int] = (0, 1),
@@ -107,7 +107,7 @@ def dpsgd_f(
     return compose(clipping=PerGroup(clip, groups, count_ratio, form), name="dpsgd_f")
 
 
-@method("002, Alg. 1", search=DpSam.search)
+@method("Sharpness-Aware Training, Alg. 1", search=DpSam.search)
 def dp_sam(
     clip: float = 0.1, radius: float = 0.05, accounting: Literal["exact", "paper"] = "exact"
 ) -> Method:
@@ -127,33 +127,33 @@ def dp_sam(
     return method
 
 
-@method("002, Alg. 2", search=DpSat.search)
+@method("Sharpness-Aware Training, Alg. 2", search=DpSat.search)
 def dp_sat(clip: float = 0.1, radius: float = 0.05, as_released: bool = False) -> Method:
     """DP-SAT: uphill along the previous released gradient, at no further cost."""
     return compose(evaluation=DpSat(radius, as_released), clipping=Flat(clip), name="dp_sat")
 
 
-@method("002, Eq. 15", search=DpSatMomentum.search)
+@method("Sharpness-Aware Training, Eq. 15", search=DpSatMomentum.search)
 def dp_sat_momentum(clip: float = 0.1, radius: float = 0.5, decay: float = 0.9) -> Method:
     """DP-SAT along a decayed sum of all released gradients."""
     rule = DpSatMomentum(radius=radius, decay=decay)
     return compose(evaluation=rule, clipping=Flat(clip), name="dp_sat_momentum")
 
 
-@method("000, Eq. 14", search=Bam.search)
+@method("Bias-Aware Minimisation, Eq. 14", search=Bam.search)
 def bam(clip: float = 1.0, radius: Radius = 0.02) -> Method:
     """BAM: each record's gradient at its own weights, moved up its own gradient."""
     return compose(evaluation=Bam(radius), clipping=Flat(clip), name="bam")
 
 
-@method("000, Eq. 13", search=BamExact.search)
+@method("Bias-Aware Minimisation, Eq. 13", search=BamExact.search)
 def bam_exact(clip: float = 1.0, radius: Radius = 0.02) -> Method:
     """BAM with the exact Hessian-vector product of each record."""
     return compose(evaluation=BamExact(radius), clipping=Flat(clip), name="bam_exact")
 
 
 @method(
-    "003, Alg. 2, Eq. 13 and 14",
+    "Clipping Bias Reduction, Alg. 2, Eq. 13 and 14",
     search={"inner": InnerMomentum.search["decay"], "outer": OuterMomentum.search["decay"]},
 )
 def inner_outer(
@@ -172,7 +172,7 @@ def inner_outer(
     return compose(evaluation=rules, clipping=clipping, name="inner_outer")
 
 
-@method("003, Alg. 1", search=RecordMomentum.search)
+@method("Clipping Bias Reduction, Alg. 1", search=RecordMomentum.search)
 def dp_gd_momentum(rate: float = 0.1, clip: float | None = None) -> Method:
     """DP-GD with a momentum for every record, for full batches of few records.
 
@@ -184,7 +184,7 @@ def dp_gd_momentum(rate: float = 0.1, clip: float | None = None) -> Method:
     return compose(evaluation=RecordMomentum(rate), clipping=clipping, name="dp_gd_momentum")
 
 
-@method("De et al. 2022; 003, section 6")
+@method("De et al. 2022; Clipping Bias Reduction, section 6")
 def self_augmented(
     clip: float = 1.0, views: int = 8, augment: Augment | None = None, inputs: Field = 0
 ) -> Method:
@@ -201,7 +201,7 @@ def self_augmented(
     return compose(evaluation=rule, clipping=Flat(clip), name="self_augmented")
 
 
-@method("003, Alg. 3", example=lambda: {"public": torch.zeros(4, 1)})
+@method("Clipping Bias Reduction, Alg. 3", example=lambda: {"public": torch.zeros(4, 1)})
 def batch_clipping(
     public: Tensor, companions: int = 3, clip: float | None = None, inputs: Field = 0
 ) -> Method:
@@ -218,13 +218,13 @@ def batch_clipping(
     return compose(evaluation=rule, clipping=clipping, name="batch_clipping")
 
 
-@method("001, Eq. 11", search=PreClipNoise.search)
+@method("Geometric Perspective, Eq. 11", search=PreClipNoise.search)
 def pre_clip_noise(clip: float = 1.0, scale: float = 5.0) -> Method:
     """Gaussian noise on each record's gradient before it is clipped, against clipping's bias."""
     return compose(evaluation=PreClipNoise(scale), clipping=Flat(clip), name="pre_clip_noise")
 
 
-@method("003, section 3.3", search=Averaged.search)
+@method("Clipping Bias Reduction, section 3.3", search=Averaged.search)
 def averaged(clip: float = 1.0, size: int = 4) -> Method:
     """Averages over buckets of about ``size`` records, clipped: sensitivity twice the bound."""
     return compose(clipping=Averaged(clip, size), name="averaged")

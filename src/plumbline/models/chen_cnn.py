@@ -1,4 +1,4 @@
-"""The two networks of paper 001, section 4.
+"""The two networks of Geometric Perspective, section 4.
 
 The paper gives layers and widths; the strides and paddings of the first network are those of the
 DP-SGD tutorial it starts from (TensorFlow Privacy), with the padding that leaves 512 features.

@@ -1,4 +1,6 @@
-"""DPNASNet (Cheng et al. 2022), found by a search under DP-SGD: paper 002, sections 5.1 and C.1.
+"""DPNASNet (Cheng et al. 2022), found by a search under DP-SGD.
+
+As in Sharpness-Aware Training, sections 5.1 and C.1.
 
 Three blocks of one shape, each followed by a 2 x 2 max-pool. A block is a graph: node 0 is its
 input through a 1 x 1 convolution, nodes 1 to 5 are each the sum of their edges, and the output is

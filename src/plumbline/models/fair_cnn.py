@@ -1,4 +1,4 @@
-"""The convolutional network of paper 004, section 6.1: two layers of 32 and 16 channels, tanh."""
+"""The convolutional network of Gradient Misalignment, section 6.1: 32 and 16 channels, tanh."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GNResNet-10 of paper 002, section 5.1: the smallest ImageNet-shaped ResNet, with group norms."""
+"""GNResNet-10 of Sharpness-Aware Training, section 5.1: ImageNet-shaped, with group norms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recurrent network of paper 003 for IMDb, section 5.1 item 2, and its normalised gates.
+"""Clipping Bias Reduction's network for IMDb, section 5.1 item 2, and its normalised gates.
 
 The gates' pre-activations, from the word and from the hidden state, are standardised over their
 coordinates, each by a flag. The time steps are an explicit loop over ordinary layers, because

@@ -1,4 +1,6 @@
-"""The ResNet-9 of paper 000, section 7 and Table 2, with the scale norm of Klause et al. (2022).
+"""The ResNet-9 of Bias-Aware Minimisation, with the scale norm of Klause et al. (2022).
+
+Section 7 and Table 2.
 
 The paper names the network, its group norms and weight standardisation, but no layers. Of the
 standardisation only the centring is kept: a norm after every convolution undoes scales anyway.

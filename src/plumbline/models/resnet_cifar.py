@@ -1,4 +1,4 @@
-"""ResNet-20, 32 and 44 for CIFAR (He et al. 2016), and paper 003's changes to their norms.
+"""ResNet-20, 32 and 44 for CIFAR (He et al. 2016), with Clipping Bias Reduction's norms.
 
 Section 5.1 of the paper: with BatchNorm merely replaced by GroupNorm, the *original* network trains
 badly under clipping. The *enhanced* one has norms after the activations, ELU, standardised weights

@@ -1,4 +1,4 @@
-"""CNN-Tanh of Papernot et al. (2021) with SELU instead of tanh: paper 002, section 5.1."""
+"""CNN-Tanh of Papernot et al. (2021) with SELU, as in Sharpness-Aware Training, section 5.1."""
 
 from __future__ import annotations
 

@@ -19,16 +19,18 @@ _EPSILON = 1e-6
 def standardise(vectors: Tensor) -> Tensor:
     """Each vector of the last dimension with mean 0 and (unbiased) standard deviation 1.
 
-    As in the released code of paper 003 (section 5.1). The epsilon, 1e-6, is added to the deviation
-    and also applies to the gates of its GRU, where the released code has none: a vector of equal
-    coordinates becomes zero instead of NaN.
+    As in the released code of Clipping Bias Reduction (section 5.1). The epsilon, 1e-6, is added to
+    the deviation and also applies to the gates of its GRU, where the released code has none: a
+    vector of equal coordinates becomes zero instead of NaN.
     """
     mean = vectors.mean(-1, keepdim=True)
     return (vectors - mean) / (vectors.std(-1, keepdim=True) + _EPSILON)
 
 
 class WeightStandardisation(nn.Module):
-    """Paper 003, section 5.1 (Qiao et al. 2019): ``(w - mean) / (std + 1e-6) / sqrt(fan_in)``.
+    """``(w - mean) / (std + 1e-6) / sqrt(fan_in)`` (Qiao et al. 2019).
+
+    Clipping Bias Reduction, section 5.1.
 
     Mean and (unbiased) deviation are those of one output channel, so its weights have a sum of zero
     and a norm of almost one.
@@ -60,7 +62,7 @@ class ScaledWeightStandardisation(nn.Module):
 
 
 class WeightCentring(nn.Module):
-    """``w - mean`` over the weights of one output channel, for the ResNet-9 of paper 000."""
+    """``w - mean`` over an output channel's weights, for Bias-Aware Minimisation's ResNet-9."""
 
     def forward(self, weight: Tensor) -> Tensor:
         """``[C, ...]`` to the same shape."""

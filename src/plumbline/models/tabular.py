@@ -1,16 +1,34 @@
-"""Networks for tables: an MLP and a linear model for any, and those of paper 004, section 6.1."""
+"""Networks for tables: an MLP, a linear model, and those of Gradient Misalignment, section 6.1."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from torch import nn
 
+from plumbline.checks import check_count
 from plumbline.models.registry import model
 
 
 @model("mlp")
-def mlp(*, features: int, classes: int, hidden: int = 64) -> nn.Module:
-    """Two hidden layers with tanh, ``[B, features]`` to logits ``[B, classes]``."""
-    return adult_mlp(features=features, hidden=hidden, classes=classes)
+def mlp(*, features: int, classes: int, hidden: int | Sequence[int] = 64) -> nn.Module:
+    """Hidden layers with tanh, ``[B, features]`` to logits ``[B, classes]``.
+
+    Args:
+        features: How many numbers a record has.
+        classes: How many classes there are.
+        hidden: The sizes of the hidden layers; one number for two of that size.
+    """
+    sizes = [features, *((hidden, hidden) if isinstance(hidden, int) else hidden)]
+    for size in sizes[1:]:
+        check_count("the size of a hidden layer", size)
+    layers = [
+        layer
+        for before, after in itertools.pairwise(sizes)
+        for layer in (nn.Linear(before, after), nn.Tanh())
+    ]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], classes))
 
 
 @model("linear")
@@ -22,13 +40,7 @@ def linear(*, features: int, classes: int) -> nn.Module:
 @model("adult-mlp")
 def adult_mlp(*, features: int = 98, hidden: int = 256, classes: int = 2) -> nn.Module:
     """98-256-256-2 with tanh, ``[B, features]`` to logits: 91,650 parameters (appendix B.3)."""
-    return nn.Sequential(
-        nn.Linear(features, hidden),
-        nn.Tanh(),
-        nn.Linear(hidden, hidden),
-        nn.Tanh(),
-        nn.Linear(hidden, classes),
-    )
+    return mlp(features=features, hidden=hidden, classes=classes)
 
 
 @model("dutch-linear")

@@ -1,4 +1,4 @@
-"""The WideResNet-16-4 of De et al. (2022), which paper 000 trains on ImageNet32 (Table 2).
+"""The WideResNet-16-4 of De et al. (2022), as in Bias-Aware Minimisation, Table 2.
 
 Every convolution has standardised weights with a learned gain, and a bias; ReLU comes before each
 norm, and the norm before the convolution.

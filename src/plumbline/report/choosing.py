@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plumbline.diagnostics import Bias, ErrorParts, Evidence, Verdict, verdict
+from plumbline.report.learning import mean_of, telling
 from plumbline.report.measured import Bend, bend, mean, mean_reading
 from plumbline.report.reading import Study
 
@@ -22,11 +23,12 @@ def reference(study: Study) -> str | None:
 
 
 def best(study: Study) -> str | None:
-    """The private method with the highest mean accuracy."""
+    """The private method that does best by the metric that tells methods apart."""
+    metric = telling(study)
     known = {
         title: value
         for title in study.private
-        if (value := mean(study.row(title).seeds.overall["accuracy"])) is not None
+        if (value := mean_of(study, title, metric)) is not None
     }
     return max(known, key=lambda title: known[title]) if known else None
 
@@ -61,6 +63,7 @@ def diagnosis(study: Study, title: str) -> Verdict | None:
             cost_by_group={g: 100 * v for g, e in costs.items() if (v := mean(e)) is not None},
             direction_by_group=direction_risk(study, title),
             method=study.part(title).name,
+            optimizer=study.spec(title).optimizer.name,
         )
     )
 
@@ -75,8 +78,8 @@ def direction_risk(study: Study, title: str) -> dict[str, float]:
 
 
 def accuracy(study: Study, title: str) -> float | None:
-    """A method's mean accuracy, if it has one."""
-    return mean(study.row(title).seeds.overall["accuracy"])
+    """A method's mean accuracy (or R²), if it has one."""
+    return mean(study.row(title).seeds.overall[study.main])
 
 
 def _bias(bent: Bend) -> Bias:

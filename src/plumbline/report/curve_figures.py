@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from plumbline.formats import short
@@ -12,6 +12,7 @@ from plumbline.report.measured import Curve, at, curve
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Grid, Key
 
+_ALIKE = 1.5  # lengths of runs up to this ratio share an axis of steps
 Value = Callable[[dict[str, Any]], Any]
 
 
@@ -55,7 +56,11 @@ def of_groups(
     def own(group: str) -> Curve:
         return curve(readings, lambda row: at(row, *path(group)))
 
-    return {group: Line(own(group), colour) for group, colour in colours.items()}
+    dashes = {group: f.group_dash(place) for place, group in enumerate(study.groups)}
+    return {
+        group: Line(own(group), colour, dashes.get(group, "solid"))
+        for group, colour in colours.items()
+    }
 
 
 def over_steps(
@@ -87,10 +92,19 @@ def over_steps(
         wide: Whether the figure takes the whole width.
         layout: Added to plotly's.
     """
+    ends = [one.curve.steps[-1] for one in lines.values() if one.curve.steps]
+    # Runs of very different lengths would share no readable axis.
+    shared = bool(ends) and max(ends) > _ALIKE * min(ends)
     traces = [
         trace
         for whom, one in lines.items()
-        for trace in f.line(whom, one.curve, one.colour, dash=one.dash, hover=hover)
+        for trace in f.line(
+            whom,
+            _as_share(one.curve) if shared else one.curve,
+            one.colour,
+            dash=one.dash,
+            hover=hover,
+        )
     ]
     rows = [
         [whom, f"{step:,}", shown(value)]
@@ -102,8 +116,15 @@ def over_steps(
         for whom, one in lines.items()
     ]
     table = Grid([whose, "step", what], rows, caption=f"{what.capitalize()} over steps")
-    axes = {"xaxis": f.steps_axis(), "yaxis": dict(axis), **layout}
+    along = f.steps_axis("share of the run (%)") if shared else f.steps_axis()
+    axes = {"xaxis": along, "yaxis": dict(axis), **layout}
     return Figure(name, title, sentence, traces, axes, table, keys, wide=wide)
+
+
+def _as_share(own: Curve) -> Curve:
+    """A curve over the share of its run that is done, in per cent."""
+    last = max(own.steps, default=0) or 1
+    return replace(own, steps=[100 * step / last for step in own.steps])
 
 
 def by_method(

@@ -22,6 +22,7 @@ LABEL = 16
 
 _ORDER = ("@c6", "@c5", "@c3", "@c1", "@c2", "@c7", "@c4")
 _GROUPS = ("@c5", "@c1", "@c3", "@c7", "@c2", "@c6", "@c4")
+_DASHES = ("solid", "dash", "dot", "dashdot")
 _SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "star", "hexagon")
 
 
@@ -67,14 +68,23 @@ def group_colour(place: int) -> str:
 
 
 def group_symbol(place: int) -> str:
-    """The mark of a group, by its place."""
-    return _SYMBOLS[place % len(_SYMBOLS)]
+    """The mark of a group, by its place; groups of one colour have different marks."""
+    return _SYMBOLS[(place + place // len(_GROUPS)) % len(_SYMBOLS)]
+
+
+def group_dash(place: int) -> str:
+    """The line of a group, by its place: groups of one colour have different lines."""
+    return _DASHES[place // len(_GROUPS) % len(_DASHES)]
 
 
 def group_keys(groups: Sequence[str]) -> list[Key]:
     """The legend of groups."""
-    marks: dict[int, Any] = {1: "diamond", 2: "square"}
-    return [Key(g, group_colour(i), marks.get(i, "dot")) for i, g in enumerate(groups)]
+    marks: dict[str, Any] = {"circle": "dot", "triangle-up": "triangle"}
+    symbols: list[Any] = [group_symbol(place) for place in range(len(groups))]
+    return [
+        Key(group, group_colour(place), marks.get(symbol, symbol))
+        for place, (group, symbol) in enumerate(zip(groups, symbols, strict=True))
+    ]
 
 
 def offsets(names: Sequence[str]) -> dict[str, float]:
@@ -194,6 +204,6 @@ def log_axis(title: str, dtick: str | int = "D2") -> dict[str, Any]:
     return axis(title, type="log", dtick=dtick, exponentformat="power")
 
 
-def steps_axis(**options: Any) -> dict[str, Any]:
-    """A horizontal axis of steps."""
-    return axis("step", rangemode="tozero", **options)
+def steps_axis(title: str = "step", **options: Any) -> dict[str, Any]:
+    """A horizontal axis of steps, or of the share of a run."""
+    return axis(title, rangemode="tozero", **options)

@@ -97,7 +97,7 @@ def bend(runs: Sequence[Run], group: str | None = None, *, last: bool = False) -
 class Curve:
     """A number over steps: its mean over seeds, and its range."""
 
-    steps: list[int]
+    steps: Sequence[float]
     mean: list[float]
     low: list[float]
     high: list[float]

@@ -240,6 +240,27 @@
     });
   });
 
+  // Tables that are wider than the page say so, and on which side there is more.
+
+  function markWide(table) {
+    var more = table.scrollWidth - table.clientWidth;
+    if (more < 8) table.removeAttribute("data-wide");
+    else table.dataset.wide = table.scrollLeft > more / 2 ? "end" : "start";
+  }
+
+  function markAllWide() {
+    document.querySelectorAll(".table").forEach(markWide);
+  }
+
+  document.querySelectorAll(".table").forEach(function (table) {
+    table.addEventListener("scroll", function () { markWide(table); }, { passive: true });
+  });
+  addEventListener("resize", markAllWide);
+  document.querySelectorAll("details.data").forEach(function (one) {
+    one.addEventListener("toggle", markAllWide);
+  });
+  markAllWide();
+
   // Contents: where the reader is; and a menu that closes when it was used.
 
   var links = {};

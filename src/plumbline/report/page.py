@@ -19,16 +19,14 @@ from typing import Any
 
 from plumbline import durable
 from plumbline.diagnostics import NOT_COVERED
-from plumbline.formats import degrees, finite, number, percent, points
-from plumbline.mechanism.rounding import rounded_up
 from plumbline.report import verdict
 from plumbline.report.bundle import plotly
-from plumbline.report.choosing import best, reference
-from plumbline.report.measured import bend, mean
+from plumbline.report.next_steps import next_steps
 from plumbline.report.reading import Study, read
 from plumbline.report.saving import saved
 from plumbline.report.section import Figure, Grid, Html, Key, Part, Section, Tabs
-from plumbline.report.sections import SECTIONS
+from plumbline.report.sections import SECTIONS, above_the_fold
+from plumbline.report.tiles import tiles_of
 
 _ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E%3Cpath "
@@ -40,9 +38,9 @@ VERDICT = Section(
     "The verdict",
     "",
     note="Each sentence repeats the numbers it rests on. The cost of privacy is the accuracy of "
-    "the non-private run minus that of the private one, seed by seed (paper 004, Eq. 1). The share "
-    "that other settings win back compares two rows of the same method. What clipping did is the "
-    "median over the readings; its causes and thresholds are those of "
+    "the non-private run minus that of the private one, seed by seed (Gradient Misalignment, "
+    "Eq. 1). The share that other settings win back compares two rows of the same method. What "
+    "clipping did is the median over the readings; its causes and thresholds are those of "
     "plumbline.diagnostics.verdict.",
     more="docs/clipping-or-noise.md",
 )
@@ -70,6 +68,7 @@ def page(study: Study) -> str:
     """The whole page."""
     sections = [section for make in SECTIONS if (section := make(study)) is not None]
     figures: dict[str, Any] = {}
+    hero = _hero(study, figures)
     body = "".join(_section(section, figures) for section in sections)
     heads = [(one.name, one.title) for one in (VERDICT, *sections)]
     kinds = {trace["type"] for figure in figures.values() for trace in figure["data"]}
@@ -97,7 +96,7 @@ def page(study: Study) -> str:
 <div class="frame">
 <nav class="side" aria-label="Contents">{_contents(heads)}</nav>
 <main>
-{_hero(study)}
+{hero}
 {body}
 {_notes([VERDICT, *sections])}
 <footer><p>Made by Plumbline from the runs in its folder. Nothing on this page was fetched, and
@@ -147,70 +146,70 @@ def _contents(heads: Iterable[tuple[str, str]]) -> str:
     return f"<ol>{items}</ol>"
 
 
-def _hero(study: Study) -> str:
-    """The title, the verdict, and a few numbers."""
+def _hero(study: Study, figures: dict[str, Any]) -> str:
+    """The title, what was learned in a sentence, a few numbers, and a figure or two."""
     recipe = study.recipe
-    kind = "One run" if study.single else "A comparison"
-    count = len(study.titles)
-    methods = "1 method" if count == 1 else f"{count} methods"
-    facts = f"{recipe.data.title} · {recipe.model.name} · {methods}"
-    facts += " · 1 seed" if study.seeds == 1 else f" · {study.seeds} seeds"
+    target = recipe.data.options.get("target")
+    what = recipe.data.title if target is None else f"{target} of {recipe.data.title}"
+    facts = f"{'One run' if study.single else 'A comparison'} · {what} · {recipe.model.name}"
+    if not study.single:
+        count = len(study.titles)
+        facts += " · 1 method" if count == 1 else f" · {count} methods"
+        facts += " · 1 seed" if study.seeds == 1 else f" · {study.seeds} seeds"
+    mark = _mark(f"from test records; {NOT_COVERED}")
     first, *rest = verdict.words(study)
     more = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in rest)
     tiles = "".join(
-        f'<div class="tile"><dt>{html.escape(name)}</dt><dd>{html.escape(value)}'
-        f"<small>{html.escape(beside)}</small></dd></div>"
-        for name, value, beside in _tiles(study)
+        f'<div class="tile"><dt>{html.escape(one.name)}{"" if one.covered else mark}</dt>'
+        f"<dd>{html.escape(one.value)}<small>{html.escape(one.beside)}</small></dd></div>"
+        for one in tiles_of(study)
     )
-    badge = _badge(f"from test records and raw gradients; {NOT_COVERED}")
+    section, first_figures = above_the_fold(study)
+    shown = _parts(first_figures, section, figures, mark)
+    more = f'<div class="verdict more">{more}</div>' if more else ""
     return f"""<section id="verdict" class="hero">
-<p class="kicker">{kind} · {html.escape(facts)}</p>
+<p class="kicker">{html.escape(facts)}</p>
 <h1>{html.escape(recipe.name)}</h1>
 <div class="verdict"><h2 class="quiet">The verdict</h2>
-<p class="lead">{html.escape(first)}</p>{more}
-<p class="marks">{badge}{_how("verdict")}</p>
+<p class="lead">{html.escape(first)}{mark}</p>
 </div>
 <dl class="tiles">{tiles}</dl>
+{shown}{more}{_next(study) if study.single else ""}
+<p class="uncovered" id="not-covered"><b>†</b> Not covered by ε: computed from test records or raw
+gradients as they are. Look at it yourself, do not publish it with the model. {_how("verdict")}</p>
 </section>"""
 
 
-def _tiles(study: Study) -> list[tuple[str, str, str]]:
-    found: list[tuple[str, str, str]] = []
-    first, top = reference(study), best(study)
-    if first is not None:
-        epsilon = max(study.row(title).epsilon for title in study.private)
-        found.append(("privacy", f"ε {rounded_up(epsilon)}", f"at δ {study.recipe.budget.delta:g}"))
-    free = next((title for title in study.titles if study.is_free(title)), None)
-    for title, name in ((free, "without privacy"), (top, "best private")):
-        value = None if title is None else mean(study.row(title).seeds.overall["accuracy"])
-        if title is not None and value is not None:
-            found.append((name, percent(value), title))
-    if first is not None and (bent := bend(study.runs[first])) is not None:
-        bias = f"bias {number(bent.relative, digits=2)} of |g|, {first}"
-        found.append(("clipping turns by", degrees(bent.degrees), bias))
-    if first is not None and study.groups and (cost := study.row(first).cost) is not None:
-        gap = finite(cost.privacy_cost.gap.value)
-        if gap is not None:
-            found.append(("groups apart by", points(gap), f"points, {first}"))
-    return found
+def _next(study: Study) -> str:
+    def words(command: str) -> str:  # which no line breaks within, where one has room for them
+        return " ".join(f"<span>{html.escape(word)}</span>" for word in command.split(" "))
+
+    steps = "".join(
+        f'<li>{html.escape(one.why)}<div class="command"><pre><code>{words(one.command)}</code>'
+        '</pre><button type="button" class="copy">Copy</button></div></li>'
+        for one in next_steps(study)
+    )
+    return f'<h2 class="after">What to do next</h2><ol class="next">{steps}</ol>'
 
 
 def _section(section: Section, figures: dict[str, Any]) -> str:
-    marks = [] if section.not_covered is None else [_badge(section.not_covered)]
+    mark = "" if section.not_covered is None else _mark(section.not_covered)
     before = len(figures)
     parts = _parts(section.parts, section.name, figures)
-    if len(figures) == before:  # every figure has the link itself
-        marks.append(_how(section.name))
-    shown = f'<p class="marks">{"".join(marks)}</p>' if marks else ""
+    # Every figure has the link itself.
+    shown = f'<p class="marks">{_how(section.name)}</p>' if len(figures) == before else ""
     return f"""<section id="{section.name}">
-<h2>{html.escape(section.title)}</h2>
+<h2>{html.escape(section.title)}{mark}</h2>
 <p class="sentence">{html.escape(section.sentence)}</p>
 {shown}{parts}
 </section>"""
 
 
-def _parts(parts: Sequence[Part], name: str, figures: dict[str, Any]) -> str:
-    """Figures that need not be wide are put side by side where there is room."""
+def _parts(parts: Sequence[Part], name: str, figures: dict[str, Any], mark: str = "") -> str:
+    """Figures that need not be wide are put side by side where there is room.
+
+    ``mark`` stands beside their titles, where no section's title has one.
+    """
     made: list[str] = []
     beside: list[str] = []
 
@@ -221,7 +220,7 @@ def _parts(parts: Sequence[Part], name: str, figures: dict[str, Any]) -> str:
 
     for place, part in enumerate(parts):
         if isinstance(part, Figure) and not part.wide:
-            beside.append(_figure(part, name, figures))
+            beside.append(_figure(part, name, figures, mark))
             continue
         close()
         match part:
@@ -230,7 +229,7 @@ def _parts(parts: Sequence[Part], name: str, figures: dict[str, Any]) -> str:
             case Grid():
                 made.append(_grid(part))
             case Figure():
-                made.append(_figure(part, name, figures))
+                made.append(_figure(part, name, figures, mark))
             case Tabs():
                 made.append(_tabs(part, f"{name}-{place}", name, figures))
     close()
@@ -257,7 +256,7 @@ def _tabs(tabs: Tabs, prefix: str, name: str, figures: dict[str, Any]) -> str:
     return f'<div class="tabs">{listed}{"".join(panels)}</div>'
 
 
-def _figure(figure: Figure, name: str, figures: dict[str, Any]) -> str:
+def _figure(figure: Figure, name: str, figures: dict[str, Any], mark: str = "") -> str:
     figures[figure.name] = {
         "data": [dict(trace) for trace in figure.traces],
         "layout": {**figure.layout, "height": figure.height},
@@ -266,7 +265,7 @@ def _figure(figure: Figure, name: str, figures: dict[str, Any]) -> str:
     keys = "".join(_key(key) for key in figure.keys)
     legend = f'<div class="keys">{keys}</div>' if len(figure.keys) > 1 else ""
     sentence = html.escape(figure.sentence)
-    title = f"<h3>{html.escape(figure.title)}</h3>" if figure.title else ""
+    title = f"<h3>{html.escape(figure.title)}{mark}</h3>" if figure.title else ""
     return f"""<figure>
 {title}{legend}<div class="plot" id="{figure.name}" style="height:{figure.height}px" role="img"
 aria-label="{sentence}"></div>
@@ -279,9 +278,9 @@ aria-label="{sentence}"></div>
 
 def _key(key: Key) -> str:
     tint = key.colour.removeprefix("@")
-    name = html.escape(key.name)
+    name, shown = html.escape(key.name), str(key.shown).lower()
     return (
-        f'<button type="button" class="key" aria-pressed="true" data-key="{name}">'
+        f'<button type="button" class="key" aria-pressed="{shown}" data-key="{name}">'
         f'<i class="{key.mark}" style="--tint:var(--{tint})"></i>{name}</button>'
     )
 
@@ -305,8 +304,9 @@ def _grid(grid: Grid) -> str:
     )
 
 
-def _badge(reason: str) -> str:
-    return f'<span class="badge" title="{html.escape(reason)}">not covered by ε</span>'
+def _mark(reason: str) -> str:
+    """What stands for "not covered by epsilon", which the page says once."""
+    return f'<a class="dagger" href="#not-covered" title="{html.escape(reason)}">†</a>'
 
 
 def _how(name: str) -> str:
@@ -323,5 +323,5 @@ def _notes(sections: Sequence[Section]) -> str:
     )
     return f"""<section id="notes"><h2>How to read this page</h2>
 <p class="sentence">Epsilon covers what a run releases: its model, and nothing else on this page
-but what follows from public settings. What is marked <em>not covered by ε</em> was computed from
-records as they are: look at it yourself, do not publish it with the model.</p>{items}</section>"""
+but what follows from public settings. What is marked † was computed from records as they
+are.</p>{items}</section>"""

@@ -7,6 +7,7 @@ pairs of seeds are what tests and costs are made of. What is left out is said.
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import os
@@ -14,18 +15,46 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from plumbline.experiments.comparing import ComparisonTable, MethodRow, table_of
 from plumbline.experiments.files import METRICS, RECIPE, RESULT, VERSIONS, read_rows
-from plumbline.experiments.probing import DIAGNOSTICS, FINAL_FILE
+from plumbline.experiments.probing import FINAL_FILE, readings_of
 from plumbline.experiments.recipe import MethodPart, Recipe
 from plumbline.experiments.run_result import RunResult, read_result
 from plumbline.experiments.run_spec import RunSpec, is_run, read_spec
-from plumbline.experiments.together import Total, total_cost
+from plumbline.experiments.table_remarks import table_remarks
+from plumbline.experiments.together import Totals, totals_beside
+from plumbline.fairness.evaluating import BY_NAME, NUMBERS, OWN_UNIT
+from plumbline.fairness.remarks import beside_main
+from plumbline.report.section import Html
 
 TUNING = "tuning.json"
 NONPRIVATE = "nonprivate"
+
+
+class Shown(NamedTuple):
+    """How a metric is shown: its name, by what it is multiplied, its unit, and the digits."""
+
+    title: str
+    scale: float
+    unit: str
+    digits: int
+
+    @property
+    def axis(self) -> str:
+        """The words on an axis."""
+        name = self.title if self.title[:2].isupper() else self.title.lower()
+        return f"{name} ({self.unit})" if self.unit else name
+
+
+def shown_metric(name: str) -> Shown:
+    """How a metric is shown in figures."""
+    title = BY_NAME[name].title
+    title = title[0].upper() + title[1:]
+    if name in OWN_UNIT:
+        return Shown(title, 1.0, "", 1)
+    return Shown(title, 1.0, "", 3) if name in NUMBERS else Shown(title, 100.0, "%", 1)
 
 
 @dataclass(frozen=True)
@@ -77,6 +106,28 @@ class Study:
         return sorted(shown, key=lambda title: order.index(self.base(title)))
 
     @property
+    def main(self) -> str:
+        """The metric that methods are first judged by, a share: accuracy, or R² of numbers."""
+        return self.table.main
+
+    @property
+    def main_title(self) -> str:
+        """What that is called."""
+        return BY_NAME[self.main].title
+
+    @property
+    def metrics(self) -> dict[str, Shown]:
+        """The metrics that have figures, the main one first, and how they are shown."""
+        overall = self.table.rows[0].seeds.overall
+        return {name: shown_metric(name) for name in (self.main, *beside_main(overall))}
+
+    @property
+    def table_remarks(self) -> list[Html]:
+        """What is said of a table's classes and rows; of several seeds, of the first one's rows."""
+        said = table_remarks(self.recipe.data, self.runs[self.titles[0]][0].result.rows)
+        return [Html(f"<p>{html.escape(one)}</p>") for one in said]
+
+    @property
     def epsilons(self) -> list[float]:
         """The epsilons at which methods were run, ascending; empty where there is one."""
         return sorted({*self.recipe.epsilons, self.recipe.budget.epsilon or 0.0} - {0.0})
@@ -93,12 +144,9 @@ class Study:
         return groups if len(groups) > 1 else []
 
     @cached_property
-    def total(self) -> Total | None:
-        """What all runs of a comparison have cost together; None for one run."""
-        budget = self.recipe.budget
-        if self.single:
-            return None
-        return total_cost(self.folder, delta=budget.delta, relation=budget.relation)
+    def totals(self) -> Totals:
+        """What the released models have cost together, and everything that was run."""
+        return totals_beside(self.folder, self.recipe.budget, single=self.single)
 
     @property
     def seeds(self) -> int:
@@ -239,7 +287,7 @@ def _run(folder: Path) -> Run:
     return Run(
         result=result,
         metrics=tuple(read_rows(folder / METRICS)),
-        readings=tuple(read_rows(folder / DIAGNOSTICS)),
+        readings=tuple(readings_of(folder)),
         final=_json(folder / FINAL_FILE) or {},
         versions=_json(folder / VERSIONS) or {},
     )

@@ -21,12 +21,13 @@ from plumbline.registry import UnknownPart, unknown
 from plumbline.report.figures import label
 from plumbline.report.reading import Study
 from plumbline.report.section import Figure, Key, Part, Tabs
-from plumbline.report.sections import SECTIONS
+from plumbline.report.sections import SECTIONS, above_the_fold
 
 KINDS = (".html", ".svg", ".png")
 WIDTH, TOP = 900, 40
 _TOKEN = re.compile(r"@([a-z][a-z0-9]*)(?:/(\d+))?$")
-_SYMBOLS = {"dot": "circle", "ring": "circle-open", "square": "square", "diamond": "diamond"}
+_SYMBOLS = {"dot": "circle", "ring": "circle-open", "triangle": "triangle-up"}
+_DASHES = {"line": "solid", "dash": "dash", "dots": "dot"}
 
 
 def figure_names(study: Study) -> list[str]:
@@ -114,9 +115,9 @@ def light(figure: Figure) -> dict[str, Any]:
 
 def _figures(study: Study) -> dict[str, Figure]:
     sections = [section for make in SECTIONS if (section := make(study)) is not None]
-    return {
-        one.name: one for section in sections for part in section.parts for one in _within(part)
-    }
+    _, first = above_the_fold(study)
+    parts = [*first, *(part for section in sections for part in section.parts)]
+    return {one.name: one for part in parts for one in _within(part)}
 
 
 def _within(part: Part) -> list[Figure]:
@@ -127,17 +128,18 @@ def _within(part: Part) -> list[Figure]:
 
 def _entry(key: Key) -> dict[str, Any]:
     """A trace of nothing, which stands for the key in the legend."""
-    line = key.mark in ("line", "dash")
+    dash = _DASHES.get(key.mark)
+    symbol = None if dash else _SYMBOLS.get(key.mark, key.mark)
     return {
         "type": "scatter",
-        "mode": "lines" if line else "markers",
+        "mode": "markers" if dash is None else "lines",
         "x": [None],
         "y": [None],
         "name": label(key.name, 60),
         "showlegend": True,
         "hoverinfo": "skip",
-        "line": {"color": key.colour, "width": 2.5, "dash": "dash" if key.mark == "dash" else None},
-        "marker": {"color": key.colour, "size": 10, "symbol": _SYMBOLS.get(key.mark, "circle")},
+        "line": {"color": key.colour, "width": 2.5, "dash": dash},
+        "marker": {"color": key.colour, "size": 10, "symbol": symbol},
     }
 
 

@@ -42,11 +42,16 @@ class Key:
         name: What it says; traces of this ``legendgroup`` belong to it.
         colour: A colour token.
         mark: How it is drawn.
+        shown: Whether what belongs to it is shown before the reader asks for it.
     """
 
     name: str
     colour: str
-    mark: Literal["dot", "ring", "line", "dash", "square", "diamond"] = "dot"
+    mark: Literal[
+        "dot", "ring", "square", "diamond", "triangle", "cross", "star", "hexagon",
+        "line", "dash", "dots",
+    ] = "dot"  # fmt: skip
+    shown: bool = True
 
 
 @dataclass(frozen=True)

@@ -8,20 +8,30 @@ gradient, which method is best and whether the seeds can tell. Thresholds are th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from plumbline.diagnostics import Undefined
 from plumbline.diagnostics.verdict import UNEVEN
 from plumbline.fairness import Estimate, compare_to
-from plumbline.formats import number, percent, points, short
+from plumbline.fairness.evaluating import written
+from plumbline.fairness.metrics import AUC
+from plumbline.formats import listed, number, percent, points, short, tiny
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.report.choosing import (
-    accuracy,
     best,
     better_settings,
     diagnosis,
     direction_risk,
     reference,
+)
+from plumbline.report.learning import (
+    epsilons,
+    learned,
+    mean_of,
+    no_better_than_nothing,
+    ranking,
+    ranking_cost,
+    telling,
 )
 from plumbline.report.measured import Bend, bend, error, mean
 from plumbline.report.reading import Study
@@ -36,9 +46,11 @@ def words(study: Study) -> list[str]:
     """Two to six sentences or short paragraphs, the most important first."""
     said = [
         _cost(study),
+        no_better_than_nothing(study),
         _settings(study),
         _clipping(study),
         _best(study),
+        epsilons(study),
         _unprotected(study),
         _together(study),
         _left_out(study),
@@ -47,28 +59,43 @@ def words(study: Study) -> list[str]:
 
 
 def _cost(study: Study) -> str:
+    if study.single:
+        return learned(study)
     title = reference(study)
     if title is None:
         return "None of these methods has a privacy guarantee, so there is no cost of privacy here."
+    tuned = better_settings(study, title)
+    news = ""
+    if tuned is not None and study.part(tuned).origin == "tuned" and study.row(tuned).cost:
+        title, news = tuned, "Tuned, privacy costs {}. "
     row = study.row(title)
-    at_epsilon = f"At epsilon {rounded_up(row.epsilon)} (delta {study.recipe.budget.delta:g})"
+    at_epsilon = f"At epsilon {rounded_up(row.epsilon)} (delta {tiny(study.recipe.budget.delta)})"
     if row.cost is None:
-        reached = _share(row.seeds.overall["accuracy"])
-        by_group = [f"{g} {_share(row.seeds.by_group[g]['accuracy'])}" for g in study.groups]
+        reached = _share(row.seeds.overall[study.main])
+        by_group = [f"{g} {_share(row.seeds.by_group[g][study.main])}" for g in study.groups]
         beside = f" ({', '.join(by_group)})" if by_group else ""
         return (
-            f"{at_epsilon}, {title} reached an accuracy of {reached}{beside}. Without a "
+            f"{at_epsilon}, {title} reached {_an(study)} of {reached}{beside}. Without a "
             "non-private run beside it, what privacy cost cannot be said."
         )
     cost = row.cost.privacy_cost
+    if telling(study) == AUC:
+        in_auc = ranking_cost(study, title, at_epsilon, tuned=bool(news))
+        if in_auc:
+            return in_auc
+    if news:
+        whole = mean(cost.overall)
+        much = f"{points(whole)} points of {study.main_title}"
+        much = "nothing" if whole is not None and whole <= 0 else much
+        news = news.format(much)
     named = {group: cost.by_group[group] for group in _told(study, title)}
     spread = "one seed cannot say how sure that is"
     if study.seeds > 1:
         spread = f"± is the standard error over {study.seeds} seeds"
-    lost = _lost(named or {"": cost.overall}, " points of accuracy")
+    lost = _lost(named or {"": cost.overall}, f" points of {study.main_title}")
     return (
-        f"{at_epsilon}, {title} {lost}, against the same network trained without privacy "
-        f"({spread})."
+        f"{news}{at_epsilon}, {title} {lost}, against the same network trained without privacy "
+        f"({spread}).{ranking(study, title)}"
     )
 
 
@@ -76,7 +103,7 @@ def _settings(study: Study) -> str:
     """How much of the cost goes away with other settings of the same method."""
     title = reference(study)
     other = None if title is None else better_settings(study, title)
-    if title is None or other is None:
+    if title is None or other is None or telling(study) == AUC:
         return ""
     before, after = (study.row(one).cost for one in (title, other))
     if before is None or after is None:
@@ -123,12 +150,17 @@ def _clipping(study: Study) -> str:
     if bent is None or found is None:
         return ""
     if bent.kept <= 0:
-        return f"Clipping in {title} turned the gradient around: its steps went uphill."
+        return (
+            f"Clipping in {title} turned the gradient around in the median reading: its steps "
+            "raised the loss."
+        )
     text = (
         f"Clipping in {title} left {_digits(100 * bent.kept)}% of the gradient's length in its own "
         f"direction and turned it by {bent.degrees:.0f} degrees (cosine {bent.cosine:.2f}); "
         f"{_told_bias(bent)}"
     )
+    if bent.readings == 1:
+        text += "; one reading, after the last step, where noise looks largest"
     turned = f"{bent.turned / bent.kept:.2f} times what is left"
     if found.cause == "clipping direction":
         return (
@@ -142,7 +174,7 @@ def _clipping(study: Study) -> str:
         )
     if found.cause == "noise":
         noise = next(one.text for one in found.findings if one.rule == "noise")
-        return f"{text}.{_uphill(study, title)} {noise}"
+        return f"Noise costs more here than clipping. {text}.{_uphill(study, title)} {noise}"
     return f"{text}. Neither clipping nor noise costs much here."
 
 
@@ -195,19 +227,21 @@ def _who(study: Study, title: str) -> str:
 
 
 def _best(study: Study) -> str:
-    first, title = reference(study), best(study)
+    first, title, metric = reference(study), best(study), telling(study)
     if first is None or title is None or len(study.private) < 2:
         return ""
-    own = study.row(title).seeds.overall["accuracy"]
+    own = study.row(title).seeds.overall[metric]
+    reached = written(metric, own.mean, own.standard_error)
     if title == first:
-        return f"No other private method here is more accurate than {first} ({_share(own)})."
-    gain = (accuracy(study, title) or 0.0) - (accuracy(study, first) or 0.0)
-    text = (
-        f"The most accurate private method is {title}: {_share(own)}, {points(gain)} points "
-        f"above {first}{_significance(study, first, title)}."
-    )
+        how = "ranks records better" if metric == AUC else "is more accurate"
+        return f"No other private method here {how} than {first} ({reached})."
+    gain = (mean_of(study, title, metric) or 0.0) - (mean_of(study, first, metric) or 0.0)
+    much = f"{gain:.3f}" if metric == AUC else f"{points(gain)} points"
+    what = "private method that ranks best" if metric == AUC else "most accurate private method"
+    sure = _significance(study, first, title)
+    text = f"The {what} is {title}: {reached}, {much} above {first}{sure}."
     cost = study.row(title).cost
-    if cost is not None and study.groups:
+    if cost is not None and study.groups and metric != AUC:
         named = {group: cost.privacy_cost.by_group[group] for group in _told(study, first)}
         text += f" It {_lost(named, ' points')}."
     bent, plain = bend(study.runs[title]), bend(study.runs[first])
@@ -222,7 +256,8 @@ def _best(study: Study) -> str:
 
 
 def _significance(study: Study, first: str, title: str) -> str:
-    others = {t: study.row(t).seeds.overall["accuracy"].per_run for t in study.private}
+    metric = telling(study)
+    others = {t: study.row(t).seeds.overall[metric].per_run for t in study.private}
     base = others.pop(first)
     values = [*base, *(value for own in others.values() for value in own)]
     if study.seeds < 2:
@@ -244,11 +279,12 @@ def _significance(study: Study, first: str, title: str) -> str:
 
 def _together(study: Study) -> str:
     """What all runs have cost, where there are more than the table shows or than one."""
-    total = study.total
-    if total is None or total.private < 2:
+    found = study.totals
+    if study.single or (found.everything.runs < 2 and not found.shared):
         return ""
-    tuned = " Tuning on private records costs privacy too." if study.tuning is not None else ""
-    return f"{total}{tuned}"
+    tuned = ["Tuning on private records costs privacy too."] if study.tuning is not None else []
+    said = found.sentences if found.shared else [found.everything_words]
+    return " ".join([*said, *tuned])
 
 
 def _unprotected(study: Study) -> str:
@@ -256,7 +292,7 @@ def _unprotected(study: Study) -> str:
     if not names:
         return ""
     have = "has" if len(names) == 1 else "have"
-    return f"{_listed(names)} {have} no privacy guarantee, whatever noise there is."
+    return f"{listed(names)} {have} no privacy guarantee, whatever noise there is."
 
 
 def _left_out(study: Study) -> str:
@@ -281,11 +317,16 @@ def _lost(costs: Mapping[str, Estimate], unit: str) -> str:
         if value is None:
             continue
         said = points(abs(value), spread)
-        own = "lost" if value >= 0 else "gained"
+        own = "gained" if value < 0 and points(-value) != points(0.0) else "lost"
         beside = f" for {group}" if group else ""
         parts.append(f"{f'{own} ' if own != verb else ''}{said}{'' if verb else unit}{beside}")
         verb = own
-    return _listed(parts) or "lost an unknown amount"
+    return listed(parts) or "lost an unknown amount"
+
+
+def _an(study: Study) -> str:
+    """The main metric with its article."""
+    return "an accuracy" if study.main_title == "accuracy" else f"an {study.main_title}"
 
 
 def _digits(value: float) -> str:
@@ -299,9 +340,3 @@ def _share(estimate: Estimate) -> str:
 def _told_bias(bent: Bend) -> str:
     """The norm alone would hide that a gradient is not turned back."""
     return f"the bias is {bent.relative:.2f} times its length (norm {short(bent.norm)})"
-
-
-def _listed(parts: Sequence[str]) -> str:
-    if len(parts) < 2:
-        return "".join(parts)
-    return f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from plumbline.mechanism.noise import NoisePrefetcher, add_noise, gaussian, in_place_of
+from plumbline.mechanism.noise import NoisePrefetcher, add_noise, drawn, in_place_of
 from plumbline.mechanism.random_source import RandomSource
 from plumbline.mechanism.release import GaussianQuery, Query
 from plumbline.mechanism.shared_noise import joined, noisy_share, shares_rounding_sensitivity
@@ -100,10 +100,10 @@ class Answers:
         if asked.name == "gradient" and asked.name not in [one.name for one in declared[:place]]:
             noise = self._gradient.take(step)
         else:
-            noise = gaussian(self._source.once("noise", step, place), numel)
+            noise = self._source.once("noise", step, place)
         if alone:
             return add_noise(value, std, noise)
-        share = noisy_share(value, std, noise, ranks.count)
+        share = noisy_share(value, std, drawn(noise, numel), ranks.count)
         ranks.meet(at, mark)
         if shards is None:
             return joined(ranks.sum(share), value, std, ranks.count)

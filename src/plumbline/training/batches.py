@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -22,10 +21,11 @@ from plumbline.gradients import (
     hvp,
     own_statistics,
 )
+from plumbline.gradients.programs import Programs
 from plumbline.gradients.summation import MOST_RECORDS
 from plumbline.mechanism.calibration import Plan
 from plumbline.record_errors import T, looked_up
-from plumbline.record_random import Draws, own_generators
+from plumbline.record_random import Draws, OwnGenerators
 from plumbline.sampling import chunks
 from plumbline.training.losses import BatchLoss
 
@@ -37,8 +37,11 @@ class Owner(Protocol):
     loss: BatchLoss
     plan: Plan
     sensitive_features: Tensor | None
+    record_weights: Tensor | None
     max_physical_batch: int | None
     isolation: Isolation
+    generators: OwnGenerators
+    programs: Programs | None
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
@@ -101,17 +104,15 @@ class PrivateBatch:
         if limit is not None:
             most = limit if most is None else min(most, limit)
         indices, unit_ids, units = self._own()
-        for places in chunks(torch.arange(len(indices)), most, units):
-            unit = places if units is None else units[places]
-            first, last = int(unit[0]), int(unit[-1])
-            yield PrivateChunk(
-                indices[places],
-                unit_ids[first : last + 1],
-                self,
-                int(places[0]),
-                None if units is None else unit - first,
-                self._together,
-            )
+        place = 0
+        for some in chunks(indices, most, units):
+            here = slice(place, place + len(some))
+            first, last, own = here.start, here.stop, None
+            if units is not None:
+                first, last = int(units[here][0]), int(units[here][-1]) + 1
+                own = units[here] - first
+            yield PrivateChunk(some, unit_ids[first:last], self, place, own, self._together)
+            place = here.stop
 
     def zeros(self) -> dict[str, Tensor]:
         """A zero for every trainable parameter: the sum over an empty batch."""
@@ -119,7 +120,7 @@ class PrivateBatch:
 
     def draws(self, purpose: str) -> Draws:
         """Random numbers of each unit's own, the same whenever they are asked for in the step."""
-        return Draws(self.unit_ids, f"{purpose} {self.key}")
+        return Draws(self.unit_ids, lambda: f"{purpose} {self.key}")
 
     def bucketed(self, buckets: Tensor, *, together: bool) -> PrivateBatch:
         """The batch with all units of the same bucket (``buckets``, ``[units]``) made one unit."""
@@ -160,13 +161,13 @@ class PrivateBatch:
         """The key of the records' own random numbers in this step."""
         return self._owner.draws_key(self.step)
 
-    def same_random_numbers(self) -> AbstractContextManager[None]:
-        """Starts the global generators at the step's own seed, for every pass over records.
+    def with_same_random_numbers(self, compute: Callable[[], T]) -> T:
+        """A pass over records, with global generators that start at the step's own seed.
 
         It does not depend on the records, nor on how many there are. Inside a capture, torch's own
         random functions take each record's numbers instead.
         """
-        return own_generators(f"model {self.key}")
+        return self._owner.generators.run(compute, lambda: f"model {self.key}")
 
 
 @dataclass(eq=False)
@@ -193,9 +194,6 @@ class ChosenBatch(PrivateBatch):
     @property
     def _most(self) -> None:
         return None
-
-    def _bins(self, most: int | None) -> None:
-        return None  # the units stay in their order
 
 
 @dataclass(eq=False)
@@ -244,6 +242,12 @@ class PrivateChunk:
         starts = torch.searchsorted(self._unit, torch.arange(self.units))
         return own[starts]
 
+    @property
+    def weights(self) -> Tensor | None:
+        """By how much each record counts once it is clipped; pooled units are refused earlier."""
+        weights = self._owner.record_weights
+        return None if weights is None else weights[self.indices]
+
     @cached_property
     def data(self) -> Any:
         """The records, as the loss sees them."""
@@ -251,8 +255,7 @@ class PrivateChunk:
 
     def losses(self) -> Tensor:
         """Each record's loss, ``[R]``, from one pass over them all."""
-        with self._batch.same_random_numbers():
-            return self._in_range(lambda: self._owner.loss(self._owner.model, self.data))
+        return self._passed(lambda: self._owner.loss(self._owner.model, self.data))
 
     def parameters(self) -> Mapping[str, Tensor]:
         """The trainable parameters by name."""
@@ -261,17 +264,14 @@ class PrivateChunk:
     def outputs(self) -> Any:
         """The model's outputs for the records, where the loss is one of output and target."""
         model, loss, random = self._owner.model, self._owner.loss, self.draws("model")
-        with self._batch.same_random_numbers():
-            return self._in_range(
-                lambda: each_record(
-                    lambda one: loss.outputs(model, one)[0], self.data, random=random
-                )
-            )
+        return self._passed(
+            lambda: each_record(lambda one: loss.outputs(model, one)[0], self.data, random=random)
+        )
 
     def draws(self, purpose: str, *, of: Literal["records", "units"] = "records") -> Draws:
         """Random numbers of each record's (or unit's) own, the same in every pass of the step."""
         numbers = self.indices if of == "records" else self.unit_ids
-        return Draws(numbers, f"{purpose} {self._batch.key}")
+        return Draws(numbers, lambda: f"{purpose} {self._batch.key}")
 
     def capture(
         self,
@@ -285,12 +285,23 @@ class PrivateChunk:
             where = at
             if isinstance(at, Perturbation) and one.unit is not None:
                 where = replace(at, index=one.unit)
-            return capture(
-                one.model, one.loss, one.batch, where,
-                rows=one.company, random=one.draws, isolation=self._owner.isolation,
-            )  # fmt: skip
 
-        return self._in_range(lambda: self._by_unit(self._pass(rows), taken))
+            def run() -> PerSampleGradients:
+                return capture(
+                    one.model, one.loss, one.batch, where,
+                    rows=one.company, random=one.draws, isolation=self._owner.isolation,
+                )  # fmt: skip
+
+            def with_own_numbers() -> PerSampleGradients:
+                return self._batch.with_same_random_numbers(run)
+
+            programs, drawn = self._owner.programs, self._owner.generators.used
+            if programs is None or drawn or self._owner.isolation != "vmap":
+                return with_own_numbers()
+            given = one.batch, where, one.company
+            return programs.run(with_own_numbers, one.model, given, one.records)
+
+        return self._naming(lambda: self._by_unit(self._pass(rows), taken))
 
     def hvp(self, vectors: Mapping[str, Tensor], *, rows: Rows | None = None) -> PerSampleGradients:
         """Its units' Hessians times vectors ``[units, *shape]``, or one ``[*shape]`` for all."""
@@ -304,33 +315,40 @@ class PrivateChunk:
 
         def taken(one: _Pass) -> PerSampleGradients:
             own = vectors if one.unit is None else by(one.unit)
-            return hvp(
-                one.model, one.loss, one.batch, own,
-                rows=one.company, random=one.draws, isolation=self._owner.isolation,
-            )  # fmt: skip
 
-        return self._in_range(lambda: self._by_unit(self._pass(rows), taken))
+            def run() -> PerSampleGradients:
+                return hvp(
+                    one.model, one.loss, one.batch, own,
+                    rows=one.company, random=one.draws, isolation=self._owner.isolation,
+                )  # fmt: skip
 
-    def _in_range(self, compute: Callable[[], T]) -> T:
-        """What ``compute`` gives; a class that is out of range is named by its record alone."""
+            return self._batch.with_same_random_numbers(run)
+
+        return self._naming(lambda: self._by_unit(self._pass(rows), taken))
+
+    def _passed(self, compute: Callable[[], T]) -> T:
+        """What a pass over its records gives, with the step's own random numbers."""
+        return self._naming(lambda: self._batch.with_same_random_numbers(compute))
+
+    def _naming(self, compute: Callable[[], T]) -> T:
+        """What it gives; a class that is out of range is named by its record alone."""
         owner = self._owner
 
         def alone(place: int) -> Tensor:
             return owner.loss(owner.model, owner.fetch(self.indices[place : place + 1], self.step))
 
-        return looked_up(compute, self.indices.tolist(), alone)
+        return looked_up(compute, self.indices, alone)
 
     def _by_unit(
         self, whole: _Pass, taken: Callable[[_Pass], PerSampleGradients]
     ) -> PerSampleGradients:
         """What is ``taken`` of every unit."""
-        with self._batch.same_random_numbers():
-            if whole.together is not None:
-                with own_statistics(whole.model):
-                    return _together(whole, self.units, taken, alone=self._together)
-            gradients = _of_two(whole, taken) if whole.rows == 1 else taken(whole)
-        bad = (~torch.isfinite(gradients.losses)).double().mean()
-        self._batch.bad_losses[self._place] = float(bad) * self.records
+        if whole.together is not None:
+            with own_statistics(whole.model):
+                return _together(whole, self.units, taken, alone=self._together)
+        gradients = _of_two(whole, taken) if whole.rows == 1 else taken(whole)
+        bad = gradients.records - int(torch.isfinite(gradients.losses).sum())
+        self._batch.bad_losses[self._place] = bad * self.records / gradients.records
         return gradients if whole.unit is None else gradients.pool(whole.unit, self.units)
 
     def _pass(self, rows: Rows | None) -> _Pass:
@@ -377,6 +395,11 @@ class _Pass:
     def model(self) -> nn.Module:
         """The model."""
         return self.owner.model
+
+    @property
+    def records(self) -> int:
+        """How many records the capture is of."""
+        return self.rows // (self.company or 1)
 
     def loss(self, model: nn.Module, batch: tuple[Any, Tensor | None]) -> Tensor:
         """Each row's loss, as much as it counts."""

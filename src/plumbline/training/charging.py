@@ -41,6 +41,7 @@ class Charges:
         self.run = run
         self.attempt = attempt
         self._plan = plan
+        self._release = plan.release.to_dict()
         self._ledger = ledger
         self._ranks = ranks
         self._count = count
@@ -72,7 +73,7 @@ class Charges:
             if self._digest_key is not None:
                 position = noise_position(self.attempt, step), joint_digest(marks)
             self._ledger.charge(
-                self._plan.release.to_dict(),
+                self._release,
                 run=self.run,
                 step=step,
                 noise_position=position,

@@ -84,11 +84,12 @@ class Journal:
     def __init__(self, checkpoint: Path, *, private: bool) -> None:
         self.path = journal_path(checkpoint, private=private)
         self._magic = _magic(private)
-        _read(self.path, self._magic)  # refuses another file
         with in_words("write", self.path):
             permissions = 0o600 if private else 0o666
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, permissions)
+            there = os.pread(self._file, len(self._magic), 0)
         weakref.finalize(self, os.close, self._file)
+        _refuse_other_file(self.path, there, self._magic)
         self._generation = 0
         self._end = 0
         self.evidence = _evidence(os.fstat(self._file))
@@ -185,11 +186,7 @@ def _read(path: Path, magic: bytes) -> Found:
             return Found()
         with path.open("rb") as file:
             status, data = os.fstat(file.fileno()), memoryview(file.read())
-    if data[: len(magic)] != magic[: len(data)]:
-        raise CheckpointError(
-            f"{path} is not the journal of a run, and would be overwritten. Move it away, or give "
-            "another checkpoint file."
-        )
+    _refuse_other_file(path, data, magic)
     clock = len(magic) + _HEAD.size
     at = clock + _CLOCK.size
     if len(data) < at:  # killed as the file was made
@@ -206,6 +203,14 @@ def _read(path: Path, magic: bytes) -> Found:
     # A copy that was put into the file's place has changed it later than its last write says.
     evidence = _evidence(status) if abs(status.st_ctime_ns - written) < _AT_ONCE else None
     return Found(begun, releases, evidence)
+
+
+def _refuse_other_file(path: Path, data: Buffer, magic: bytes) -> None:
+    if data[: len(magic)] != magic[: len(data)]:
+        raise CheckpointError(
+            f"{path} is not the journal of a run, and would be overwritten. Move it away, or give "
+            "another checkpoint file."
+        )
 
 
 def _sealed(layout: struct.Struct, *fields: int) -> bytes:

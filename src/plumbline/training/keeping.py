@@ -124,9 +124,8 @@ def crash_cost(*, kept: bool, repeatable: bool, ahead: int) -> str:
     if repeatable:
         return "A crash costs no step: those since the last checkpoint are made again."
     return (
-        "If it is killed, it loses at most the step that it is in. A power cut can cost it the "
-        f"steps since the last checkpoint ({_SECONDS:.0f} seconds, or {_SHARE} times as long as "
-        f"one takes to write) and up to {ahead} that were charged ahead."
+        "A crash or a kill costs at most the step that it falls in; a power cut, the steps since "
+        f"the last checkpoint and up to {ahead} more."
     )
 
 

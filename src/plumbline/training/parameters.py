@@ -45,13 +45,15 @@ def apply(
 ) -> None:
     """Lets the optimizer step on an update; every ``.grad`` is put back as it was."""
     optimized = [p for group in optimizer.param_groups for p in group["params"]]
-    held = {parameter: parameter.grad for parameter in (*optimized, *parameters.values())}
+    held = [(parameter, parameter.grad) for parameter in (*optimized, *parameters.values())]
     try:
-        for parameter in held:  # one that was frozen may still have a gradient of its own
-            parameter.grad = None
+        for parameter, gradient in held:
+            if gradient is not None:  # one that was frozen may still have one of its own
+                parameter.grad = None
         for name, parameter in parameters.items():
-            parameter.grad = update[name].to(parameter.dtype)
+            own = update[name]
+            parameter.grad = own if own.dtype == parameter.dtype else own.to(parameter.dtype)
         optimizer.step()
     finally:
-        for parameter, gradient in held.items():
+        for parameter, gradient in held:
             parameter.grad = gradient

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import os
+import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -24,12 +25,15 @@ from torch import Tensor, nn
 
 from plumbline.clipping import Program
 from plumbline.evaluation import Views
+from plumbline.gradients.model_parts import parts_of
+from plumbline.gradients.programs import Programs
 from plumbline.gradients.state_watch import StateWatch
 from plumbline.mechanism.accountant import EpsilonCurve
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.random_source import RandomSource
 from plumbline.mechanism.release import Query
 from plumbline.mechanism.statement import Statement
+from plumbline.record_random import OwnGenerators
 from plumbline.sampling import PoissonSampler, UserSampler
 from plumbline.training.answering import Answers
 from plumbline.training.averaging import WeightAverage
@@ -112,8 +116,10 @@ class Private:
         self.loss = setup.record_loss
         self.ledger = setup.ledger
         self.sensitive_features = setup.groups
+        self.record_weights = setup.weights
         self.max_physical_batch = setup.max_physical_batch
         self.isolation = setup.isolation
+        self.generators = OwnGenerators()
         self.averaging = setup.averaging
         self.average: WeightAverage | None = None
         if setup.averaging is not None:
@@ -149,7 +155,8 @@ class Private:
         self._watch = StateWatch(
             self.model, torch.Generator().manual_seed(drawn), beside=[setup.loss, *augments]
         )
-        self._trained = self.parameters()
+        self.programs: Programs | None = None
+        self._trained = trainable(self.model)
         self.audited: NeighbourAudit | None = None
         self._curve = EpsilonCurve(
             plan.release,
@@ -300,7 +307,8 @@ class Private:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
-        return trainable(self.model)
+        # As every step requires, those that the run began with; shards are new objects each time.
+        return trainable(self.model) if self.sharded else self._trained
 
     def put_shards_back(self) -> None:
         """Leaves each rank its own shards; FSDP leaves whole weights after an evaluation."""
@@ -351,6 +359,16 @@ class Private:
         The statement says what was found.
         """
         return audit_neighbours(self, **settings)
+
+    def record_captures(self) -> None:
+        """Records what captures do, and runs that instead of the model's code: for small models.
+
+        On trust: what the model's code reads must not change during the run, but for its weights
+        and what is watched (docs/isolation.md). The statement says so.
+        """
+        coin = random.Random(self._source.stream("programs").bytes(8))
+        self.programs = Programs(lambda: self._watch.changes, coin.random)
+        self.warnings = (*self.warnings, _RECORDED)
 
     def close(self) -> None:
         """Releases the noise prepared ahead; the ledger stays open."""
@@ -405,7 +423,8 @@ class Private:
     def _step(self, batch: PrivateBatch) -> None:
         if self.average is not None:
             self.average.require_own_weights("train on")
-        require_same(self._trained, self.parameters(), sharded=self.sharded)
+        now = trainable(self.model) if self.sharded else parts_of(self.model).parameters
+        require_same(self._trained, now, sharded=self.sharded)
         self._schedules.require_untouched()
         self._accept(batch)
         self.put_shards_back()
@@ -470,7 +489,7 @@ class Private:
         """The method's next question, while the model is watched."""
         ended = None
         # A method without a guarantee may move the weights itself, as DP-SAT does as released.
-        with self._watch.step(trained=self.method.private):
+        with self._watch.step(trained=self.method.private, goes_on=answer is not None):
             try:
                 query = program.send(answer)
             except StopIteration as end:  # to be watched to the end too
@@ -520,6 +539,12 @@ class Private:
             not_covered=self.not_covered,
             warnings=(*self.warnings, *_of_loss(self.lost, self.plan.steps)),
         )
+
+
+_RECORDED = (
+    "Captures were recorded and run without the model's own code. The guarantee holds if nothing "
+    "that the model's code reads changed during the run, but for its weights."
+)
 
 
 def _of_loss(lost: int, steps: int) -> list[str]:

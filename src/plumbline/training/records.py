@@ -68,7 +68,7 @@ class TensorRecords(Records):
         return self._length
 
     def fetch(self, index: Tensor, key: str = "") -> Any:
-        return tree_map(lambda tensor: tensor.index_select(0, index.to(tensor.device)), self._data)
+        return mapped(lambda tensor: tensor.index_select(0, index.to(tensor.device)), self._data)
 
 
 class RowByRow(Records):
@@ -311,4 +311,11 @@ def _is_rows(value: Any) -> bool:
 
 def to_device(data: Any, device: torch.device) -> Any:
     """The tensors of a chunk on the model's device."""
-    return tree_map(lambda x: x.to(device) if isinstance(x, Tensor) else x, data)
+    return mapped(lambda x: x.to(device) if isinstance(x, Tensor) else x, data)
+
+
+def mapped(function: Callable[[Any], Any], data: Any) -> Any:
+    """``tree_map``, in less time for a tuple of tensors, the usual batch."""
+    if type(data) is tuple and all(isinstance(one, Tensor) for one in data):
+        return tuple([function(one) for one in data])
+    return tree_map(function, data)

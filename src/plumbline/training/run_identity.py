@@ -91,7 +91,7 @@ def refuse_shared_seed(ledger: Ledger, run: str, seed: int) -> None:
     questions about two: composing the runs would under-state epsilon.
     """
     mark = _seed_mark(seed)
-    others = sorted(one for one in ledger.runs() if one.startswith(f"{mark}-") and one != run)
+    others = sorted(one for one in ledger.runs() if lines.seed_mark(one) == mark and one != run)
     if others:
         raise NoiseReuse(
             f"The seed {seed} was already used on the ledger {ledger.path}, by the run {others[0]} "

@@ -7,9 +7,10 @@ cannot do together is refused here, before the first step.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from plumbline.gradients.kernels import KERNELS
 from plumbline.mechanism.calibration import Plan
@@ -60,47 +61,47 @@ def start(setup: Setup, ranks: Ranks | None = None) -> Private:
     with ranks.failing_together():
         path = None if setup.checkpoint is None else Path(setup.checkpoint)
         stored = None if path is None else checkpoint.read(path, ranks)
-        if path is None or stored is None:
-            # A seeded run that only the ledger knows is made again from its first step.
-            past = _Past(run_id(setup.seed, setup.facts), remade=True)
-            private = _start(setup, setup.plan(), ranks, past)
-            if path is not None:
-                # A run that was killed before its first checkpoint would not be recognised.
-                private.save(path)
-        else:
-            plan = checkpoint.plan_of(setup, stored, path, ranks)
-            of_records = stored["has_private_state"]
-            found = ranks.from_first("the journal", lambda: journal.read(path, private=of_records))
-            releases = following(found.releases, stored["made"])
-            saved = stored["steps_done"]
-            remade = checkpoint.remade(setup, stored, ranks.count)
-            begun = max(saved, found.begun)
-            # The number of a step that was begun and lost is never used again.
-            at = begun if not remade else releases[-1][0] + 1 if releases else saved
-            past = _Past(
-                run=stored["run"],
-                attempt=checkpoint.next_attempt(setup, stored, ranks.count),
-                at=at,
-                begun=begun,
-                remade=remade,
-                journal=found.evidence,
-                made=stored["made"],
-                charged=stored["charged"] + at - saved,
-                warnings=(
-                    (_NO_LEDGER,)
-                    if setup.ledger is None
-                    else checkpoint.older_than_known(setup, stored)
-                ),
-                processes=stored["processes"],
-            )
-            private = _start(setup, plan, ranks, past)
-            checkpoint.restore(private, stored, path)
-            replay(private, releases, path)
-            if begun > saved or stored["ranks"] != ranks.count:
-                private.save(path)
-            else:
-                private.keeper.begin_anew(private.steps_done)
+        if path is not None and stored is not None:
+            return _resumed(setup, ranks, path, stored)
+        # A seeded run that only the ledger knows is made again from its first step.
+        past = _Past(run_id(setup.seed, setup.facts), remade=True)
+        private = _start(setup, setup.plan(), ranks, past)
+        if path is not None:
+            # A run that was killed before its first checkpoint would not be recognised.
+            private.save(path)
         return private
+
+
+def _resumed(setup: Setup, ranks: Ranks, path: Path, stored: Mapping[str, Any]) -> Private:
+    """The run of a checkpoint, with the updates that its journal shows beyond it."""
+    plan = checkpoint.plan_of(setup, stored, path, ranks)
+    found = journal.Found()
+    if not setup.repeatable:
+        of_records = stored["has_private_state"]
+        found = ranks.from_first("the journal", lambda: journal.read(path, private=of_records))
+    saved = stored["steps_done"]
+    begun = max(saved, found.begun)
+    past = _Past(
+        run=stored["run"],
+        attempt=checkpoint.next_attempt(setup, stored, ranks.count),
+        begun=begun,
+        remade=checkpoint.remade(setup, stored, ranks.count),
+        journal=found.evidence,
+        made=stored["made"],
+        charged=stored["charged"] + begun - saved,
+        warnings=(
+            (_NO_LEDGER,) if setup.ledger is None else checkpoint.older_than_known(setup, stored)
+        ),
+        processes=stored["processes"],
+    )
+    private = _start(setup, plan, ranks, past)
+    checkpoint.restore(private, stored, path)
+    replay(private, following(found.releases, stored["made"]), path)
+    if begun > saved or stored["ranks"] != ranks.count:
+        private.save(path)
+    else:
+        private.keeper.begin_anew(private.steps_done)
+    return private
 
 
 _NO_LEDGER = (
@@ -117,7 +118,6 @@ class _Past:
     Attributes:
         run: The run's id.
         attempt: How often a seeded run was resumed with fresh noise and batches.
-        at: The step to go on with.
         begun: No step from this one on was begun, as far as they show.
         remade: Whether steps that were begun and lost are made again, to the bit.
         journal: What the journal is known by, if it may serve as evidence.
@@ -129,7 +129,6 @@ class _Past:
 
     run: str
     attempt: int = 0
-    at: int = 0
     begun: int = 0
     remade: bool = False
     journal: str | None = None
@@ -232,7 +231,7 @@ class _Decided:
 def _decide(setup: Setup, plan: Plan, past: _Past) -> _Decided:
     seed, ledger, warnings = setup.seed, setup.ledger, past.warnings
     stop, charged = plan.steps, past.charged
-    at = past.at
+    at = past.begun  # the number of a step that was begun and lost is never used again
     if ledger is not None:
         if seed is not None:
             refuse_shared_seed(ledger, past.run, seed)

@@ -51,6 +51,7 @@ class Setup:
     accountant: Accountant = "pld"
     relation: Relation = "add_remove"
     sensitive_features: Sequence[int] | Tensor | None = None
+    record_weights: Sequence[float] | Tensor | None = None
     max_physical_batch: int | None = None
     isolation: Isolation = "vmap"
     seed: int | None = None
@@ -80,6 +81,7 @@ class Setup:
                 f"The method '{self.method.name}' treats groups of records differently and needs "
                 "the group of each: give sensitive_features, one value for every record."
             )
+        _check_weighable(self)
         most = self.max_physical_batch
         if most is not None and not (type(most) is int and most >= 1):
             raise ValueError(
@@ -99,7 +101,7 @@ class Setup:
                 "can do, not what a user with several can. Train without one of the two."
             )
         learn_mask(self.model)
-        _ = self.record_loss, self.groups  # which check what they are made from
+        _ = self.record_loss, self.groups, self.weights  # which check what they are made from
 
     @cached_property
     def records(self) -> Records:
@@ -116,6 +118,11 @@ class Setup:
         """The group of each record, ``[n]``, if groups were given."""
         return _groups(self.sensitive_features, len(self.records))
 
+    @cached_property
+    def weights(self) -> Tensor | None:
+        """By how much each record counts once it is clipped, ``[n]`` float64, if that was given."""
+        return _weights(self.record_weights, len(self.records))
+
     @property
     def not_covered(self) -> tuple[str, ...]:
         """What the data set says that no guarantee covers, such as the vocabulary of a text."""
@@ -129,7 +136,9 @@ class Setup:
     @property
     def stated(self) -> tuple[str, ...]:
         """What the data set says was stated about its records without looking at them."""
-        return tuple(getattr(self.dataset, "stated", ()))
+        stated = tuple(getattr(self.dataset, "stated", ()))
+        weighed = "a rule by which a clipped record counts for at most one (record_weights)"
+        return stated if self.record_weights is None else (*stated, weighed)
 
     @property
     def records_noisy(self) -> bool:
@@ -166,6 +175,8 @@ class Setup:
             **({} if self.pad_to is None else facts_of(self.pad_to, "pad_to")),
             **({} if self.public is None else self.public.facts),
             **(facts_of(tuple(self.before), "before") if self.before else {}),
+            # Which records count how much may be private, and is not written down.
+            **({} if self.record_weights is None else {"record_weights": "given"}),
         }
         return facts | facts_of(self.budget, "budget") | facts_of(self.method, "method")
 
@@ -255,6 +266,39 @@ def _refuse_wrapped(model: nn.Module) -> None:
             "The model is wrapped in FullyShardedDataParallel, which flattens parameters. Shard it "
             "with torch.distributed.fsdp.fully_shard instead, which leaves them as they are."
         )
+
+
+def _check_weighable(setup: Setup) -> None:
+    """Refuses weights of records where the unit that is clipped is not one record."""
+    if setup.record_weights is None:
+        return
+    if setup.user_ids is not None or setup.method.clipping.buckets(1) is not None:
+        raise ValueError(
+            "record_weights is given, and several records are clipped together (users or buckets), "
+            "which have no weight of their own. Leave the weights out, or take another clipping."
+        )
+    if not setup.method.weighs_records:
+        raise ValueError(
+            f"record_weights is given, and the method '{setup.method.name}' makes a step of its "
+            "own, which does not use them. Leave the weights out, or take another method."
+        )
+
+
+def _weights(given: Any, records: int) -> Tensor | None:
+    if given is None:
+        return None
+    values = torch.as_tensor(given, dtype=torch.float64)
+    if values.shape != (records,):
+        raise ValueError(
+            f"record_weights has shape {tuple(values.shape)}; give one for each of the {records} "
+            "records."
+        )
+    if not bool(((values >= 0) & (values <= 1)).all()):
+        raise ValueError(
+            "record_weights has a value outside 0 to 1: a record would count for more than its "
+            "bound. Divide all of them by the largest."
+        )
+    return values
 
 
 def _groups(features: Any, records: int) -> Tensor | None:

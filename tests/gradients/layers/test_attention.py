@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from plumbline.gradients import capture
-from plumbline.gradients.layers.linear import Outer
+from plumbline.gradients.outer import Outer
 from tests.gradients.harness import (
     PRECISIONS,
     Precision,

@@ -3,7 +3,7 @@ import torch
 from torch import Tensor, nn
 
 from plumbline.gradients import capture
-from plumbline.gradients.layers.linear import Outer
+from plumbline.gradients.outer import Outer
 from tests.gradients.harness import (
     PRECISIONS,
     Precision,

@@ -1,4 +1,5 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from unittest import mock
 
 import pytest
 import torch
@@ -6,7 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
+from plumbline.gradients.layers import convolution
 from tests.gradients.harness import (
+    AUTOCAST,
     PRECISIONS,
     Precision,
     assert_matches_loop,
@@ -21,7 +24,10 @@ LAYERS: dict[str, tuple[Build, tuple[int, ...]]] = {
     "2d": (lambda: nn.Conv2d(3, 4, 3), (5, 3, 7, 6)),
     "3d": (lambda: nn.Conv3d(2, 3, (2, 3, 2)), (3, 2, 4, 5, 4)),
     "without bias": (lambda: nn.Conv2d(3, 4, 3, bias=False), (5, 3, 6, 6)),
-    "one by one": (lambda: nn.Conv2d(3, 4, 1), (5, 3, 4, 4)),
+    "one by one": (lambda: nn.Conv2d(3, 4, 1), (5, 3, 9, 8)),
+    "one by one, few positions": (lambda: nn.Conv2d(3, 4, 1), (5, 3, 4, 4)),
+    "patches": (lambda: nn.Conv2d(3, 4, (2, 3), stride=(2, 3)), (5, 3, 7, 9)),
+    "patches 1d": (lambda: nn.Conv1d(3, 4, 2, stride=2), (5, 3, 9)),
     "as large as the image": (lambda: nn.Conv2d(3, 4, 5), (5, 3, 5, 5)),
     "stride": (lambda: nn.Conv2d(3, 4, 3, stride=(2, 3)), (5, 3, 9, 8)),
     "stride that skips the border": (lambda: nn.Conv2d(2, 3, 2, stride=3), (4, 2, 7, 7)),
@@ -76,10 +82,20 @@ def test_even_kernels(build: Build, shape: tuple[int, ...], precision: Precision
 PLAIN = ["1d", "2d", "3d", "stride", "dilation", "zero padding", "same", "reflect", "one by one"]
 KERNELS_OF = {
     "grouped": [*PLAIN, "groups", "depthwise", "transposed 2d", "transposed, groups, dilation"],
-    "grouped-32": [*PLAIN, "groups", "depthwise", "transposed 2d"],
     "unfold": [*PLAIN, "stride that skips the border"],
-    "shift": ["2d", "dilation", "zero padding", "same", "reflect", "one by one"],
 }
+COMPILED = [
+    "1d", "2d", "stride", "zero padding", "same", "reflect", "one by one", "one record",
+    "as large as the image", "stride that skips the border",
+]  # fmt: skip
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The compiled loop, for small convolutions too."""
+    monkeypatch.setattr(convolution, "_WORTH", 0)
+    with kernel("compiled"):
+        yield
 
 
 @PRECISIONS
@@ -92,9 +108,38 @@ def test_every_dense_kernel(name: str, which: str, precision: Precision) -> None
         assert_matches_loop(build(), torch.randn(shape), **precision)
 
 
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("precision", [{"dtype": torch.float32}, AUTOCAST], ids=["float32", "bf16"])
+@pytest.mark.parametrize("which", COMPILED)
+def test_the_compiled_loop(which: str, precision: Precision) -> None:
+    build, shape = LAYERS[which]
+    assert_matches_loop(build(), torch.randn(shape), **precision)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("channels", [(8, 12), (16, 4), (17, 9), (24, 40), (3, 70)])
+@pytest.mark.parametrize("image", [(8, 8), (5, 19), (40, 16)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_compiled_loop_with_many_channels(
+    channels: tuple[int, int], image: tuple[int, int], stride: int
+) -> None:
+    model = nn.Conv2d(*channels, 3, padding=1, stride=stride)
+    inputs = torch.randn(3, channels[0], *image)
+    assert_matches_loop(model, inputs, dtype=torch.float32, perturbed=False)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("norm", ["keep", "stream"])
+def test_the_compiled_loop_several_times(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.gradients.terms.CHUNK_BYTES", 1 << 12)
+    with kernel(norm):
+        model = nn.Conv2d(2, 3, 3, padding=1)
+        assert_matches_loop(model, torch.randn(35, 2, 5, 4), dtype=torch.float32, perturbed=False)
+
+
 @pytest.mark.parametrize("name", KERNELS_OF)
 def test_every_dense_kernel_over_several_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # 35 records: the chunks of 32, and those of a small buffer, end within the batch.
+    # 35 records: the chunks of a small buffer end within the batch.
     monkeypatch.setattr("plumbline.gradients.layers.convolution._UNFOLD_BYTES", 1 << 13)
     with kernel(name):
         model = nn.Conv2d(2, 3, 3, padding=1)
@@ -109,11 +154,13 @@ def test_every_norm_kernel(name: str, precision: Precision) -> None:
 
 
 @st.composite
-def convolutions(draw: st.DrawFn, simple: bool = False) -> tuple[nn.Module, tuple[int, ...]]:
+def convolutions(
+    draw: st.DrawFn, simple: bool = False, dilated: bool = True
+) -> tuple[nn.Module, tuple[int, ...]]:
     spatial = 2 if simple else draw(st.integers(1, 2))
     groups = 1 if simple else draw(st.sampled_from([1, 1, 2]))
     each = st.tuples(*[st.integers(1, 3)] * spatial)
-    size, dilation = draw(each), draw(each)
+    size, dilation = draw(each), draw(each) if dilated else (1,) * spatial
     stride = (1,) * spatial if simple else draw(each)
     padding = draw(st.tuples(*[st.integers(0, 2)] * spatial))
     transposed = not simple and draw(st.booleans())
@@ -143,13 +190,20 @@ def test_any_shape(drawn: tuple[nn.Module, tuple[int, ...]]) -> None:
     assert_matches_loop(layer, torch.randn(shape))
 
 
-@pytest.mark.parametrize("name", ["unfold", "shift"])
 @given(drawn=convolutions(simple=True))
-def test_any_shape_by_another_kernel(name: str, drawn: tuple[nn.Module, tuple[int, ...]]) -> None:
+def test_any_shape_unfolded(drawn: tuple[nn.Module, tuple[int, ...]]) -> None:
     layer, shape = drawn
     torch.manual_seed(0)
-    with kernel(name):
+    with mock.patch.object(convolution, "_FEW", 0), kernel("unfold"):
         assert_matches_loop(layer, torch.randn(shape), perturbed=False)
+
+
+@given(drawn=convolutions(simple=True, dilated=False))
+def test_any_shape_compiled(drawn: tuple[nn.Module, tuple[int, ...]]) -> None:
+    layer, shape = drawn
+    torch.manual_seed(0)
+    with mock.patch.multiple(convolution, _WORTH=0, _FEW=0), kernel("compiled"):
+        assert_matches_loop(layer, torch.randn(shape), dtype=torch.float32, perturbed=False)
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])

@@ -57,6 +57,24 @@ def test_every_norm_kernel(name: str, precision: Precision) -> None:
         assert_matches_loop(nn.Linear(4, 3), torch.randn(5, 20, 4), **precision)
 
 
+@pytest.mark.parametrize("name", ["stream", "gram"])
+@pytest.mark.parametrize("positions", [2, 7, 20, 70])
+@PRECISIONS
+def test_compiled_loops(
+    name: str, positions: int, precision: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("plumbline.gradients.outer._WORTH", 0)
+    with kernel(name):
+        assert_matches_loop(nn.Linear(9, 6), torch.randn(5, positions, 9), **precision)
+
+
+@pytest.mark.parametrize("name", ["library", "compiled"])
+def test_every_kernel_for_sums_of_rank_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.gradients.outer._WORTH_ONE", 0)
+    with kernel(name):
+        assert_matches_loop(nn.Linear(9, 14), torch.randn(5, 9), dtype=torch.float32)
+
+
 @PRECISIONS
 @pytest.mark.parametrize("shape", [(7, 5, 4), (3, 5, 4), (7, 5, 2, 4)])
 def test_sequence_first(shape: tuple[int, ...], precision: Precision) -> None:

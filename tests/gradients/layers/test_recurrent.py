@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from plumbline.gradients import CaptureError, capture
-from plumbline.gradients.layers.linear import Outer
+from plumbline.gradients import CaptureError, Perturbation, capture
+from plumbline.gradients.layers import recurrent_scan
+from plumbline.gradients.outer import Outer
 from tests.gradients.harness import (
     AUTOCAST,
     PRECISIONS,
@@ -304,6 +305,68 @@ def test_packed_sequences_are_refused(build: Callable[..., nn.Module]) -> None:
 
     with pytest.raises(CaptureError, match="Pad the sequences instead"):
         capture(model, losses, torch.randn(3, 5, 4))
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled loops for LSTMs of any size."""
+    monkeypatch.setattr(recurrent_scan, "_MANY", 1)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("length", [4, 9], ids=["offsets of low rank", "own weights"])
+@OPTIONS
+def test_compiled_steps(options: dict[str, Any], length: int) -> None:
+    model = nn.LSTM(4, 6, batch_first=True, **options)
+    assert_matches_loop(model, torch.randn(3, length, 4), dtype=torch.float32)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_compiled_steps_of_several_sequences_per_record() -> None:
+    class Sentences(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.LSTM(4, 6, batch_first=True)
+
+        def forward(self, documents: Tensor) -> Tensor:
+            output, _ = self.layer(documents.flatten(0, 1))
+            return output.unflatten(0, documents.shape[:2])
+
+    assert_matches_loop(Sentences(), torch.randn(3, 2, 4, 4), dtype=torch.float32)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_compiled_rows_do_not_meet() -> None:
+    model, inputs = Forward(nn.LSTM(4, 6, batch_first=True)), torch.randn(3, 5, 4)
+
+    def gradients() -> list[Tensor]:
+        own = capture(model, lambda net, x: record_losses(net(x)), inputs)
+        scale = torch.full((3,), 0.1)
+        moved = capture(
+            model, lambda net, x: record_losses(net(x)), inputs, at=Perturbation(own, scale)
+        )
+        return [*own.materialise().values(), *moved.materialise().values()]
+
+    before = gradients()
+    inputs[1] = torch.nan
+    for old, new in zip(before, gradients(), strict=True):
+        assert torch.equal(old[::2], new[::2])
+        assert new[1].isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("steps", "build"),
+    [("Simple", nn.RNN), ("Gru", nn.GRU), ("Lstm", nn.LSTM)],
+    ids=["rnn", "gru", "lstm"],
+)
+def test_the_check_notices_a_wrong_derivative(
+    monkeypatch: pytest.MonkeyPatch, steps: str, build: Callable[..., nn.Module]
+) -> None:
+    one = getattr(recurrent_scan, steps)
+    right = one._step_back
+    monkeypatch.setattr(one, "_step_back", lambda *args: 1.1 * right(*args))
+    with pytest.raises(CaptureError, match="differs from autograd's own"):
+        capture(build(4, 6), _sequence_first, torch.randn(3, 5, 4))
 
 
 class Unrolled(nn.Module):

@@ -40,7 +40,7 @@ def bias(look: Look) -> BiasByGroup:
 
 @diagnostic
 def bias_by_batch_size(look: Look) -> dict[str, Any]:
-    """The bias in batches of 4, 16, 64... records (paper 000, Figs. 5 and 6)."""
+    """The bias in batches of 4, 16, 64... records (Bias-Aware Minimisation, Figs. 5 and 6)."""
     count = len(look.units)
     sizes = [4**power for power in range(1, 16) if 4**power < count] + [count]
     found = bias_at_sizes(look.sample, sizes, look.generator, BATCHES)
@@ -90,7 +90,10 @@ def symmetry(look: Look) -> dict[str, Any]:
 
 @diagnostic
 def progress(look: Look) -> dict[str, Any]:
-    """The training loss and the length of the plain mean gradient, by group too (paper 004)."""
+    """The training loss and the length of the plain mean gradient, by group too.
+
+    From Gradient Misalignment.
+    """
     plain = look.sample.plain
     groups = {name: look.sample.of(own).plain for name, own in look.groups.items()}
     return {
@@ -123,7 +126,10 @@ def _cosines(sample: Sample) -> Tensor:
 
 
 def _plane(look: Look) -> Any:
-    """Counts on a grid about the mean of the projected gradients (paper 001, Figs. 1 and 2)."""
+    """Counts on a grid about the mean of the projected gradients.
+
+    From Geometric Perspective, Figs. 1 and 2.
+    """
     if (nothing := look.sample.nothing) is not None:
         return nothing
     points = projections(look.sample, look.generator, 1)[0].double().cpu()

@@ -1,4 +1,7 @@
-"""How sharp the loss is where the run stands, and between its start and its end (paper 002)."""
+"""How sharp the loss is where the run stands, and between its start and its end.
+
+From Sharpness-Aware Training.
+"""
 
 from __future__ import annotations
 

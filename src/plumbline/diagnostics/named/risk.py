@@ -1,4 +1,7 @@
-"""What a private step costs each group, by cause, and bounds on who pays more (paper 004)."""
+"""What a private step costs each group, by cause, and bounds on who pays more.
+
+From Gradient Misalignment.
+"""
 
 from __future__ import annotations
 

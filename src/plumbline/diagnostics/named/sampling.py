@@ -1,4 +1,4 @@
-"""How much gradients differ from record to record and from step to step (papers 000, 002, 003)."""
+"""How much gradients differ from record to record and from step to step."""
 
 from __future__ import annotations
 
@@ -19,19 +19,28 @@ WINDOW = 4
 
 @diagnostic
 def sampling_noise(look: Look) -> SamplingNoise:
-    """tau^2 of what is clipped, overall and by the groups' values (paper 003, Def. 2.5)."""
+    """tau^2 of what is clipped, overall and by the groups' values.
+
+    From Clipping Bias Reduction, Def. 2.5.
+    """
     return noise_of(look.sample)
 
 
 @diagnostic
 def under_averaging(look: Look) -> dict[str, Any]:
-    """tau^2 of averages over 2, 4, 8 and 16 random records (paper 003, section 3.3)."""
+    """tau^2 of averages over 2, 4, 8 and 16 random records.
+
+    From Clipping Bias Reduction, section 3.3.
+    """
     return {str(size): noise_under_averaging(look.sample, size, look.generator) for size in SIZES}
 
 
 @diagnostic(steps_before=WINDOW - 1)
 def over_iterates(look: Look) -> Any:
-    """tau^2 of the records' gradients averaged over the last four steps (paper 003, Fig. 5a)."""
+    """tau^2 of the records' gradients averaged over the last four steps.
+
+    From Clipping Bias Reduction, Fig. 5a.
+    """
     if look.sample.in_buckets:
         return Undefined("records are in other buckets at every step")
     if len(look.before) < WINDOW - 1:
@@ -48,7 +57,9 @@ def ascent(look: Look) -> AscentDirections:
 
 @diagnostic(steps_before=1)
 def successive_cosines(look: Look) -> dict[str, Number]:
-    """The cosine of this step's gradient with that of the step just before (paper 002, App. F).
+    """The cosine of this step's gradient with that of the step just before.
+
+    From Sharpness-Aware Training, App. F.
 
     ``clipped``: of the clipped means of these records before the noise, as in the paper.
     ``released``: of what the run released, batch and noise included.

@@ -1,4 +1,6 @@
-"""Step-time ratios to plain DP-SGD (paper 002, Table 4; paper 000, Fig. 3), from the benchmark.
+"""Step-time ratios to plain DP-SGD, from the benchmark.
+
+From Sharpness-Aware Training, Table 4; Bias-Aware Minimisation, Fig. 3.
 
 ``python -m benchmarks.methods`` measures and writes them; here they are read, since a measurement
 beside other work would be none.

@@ -1,4 +1,6 @@
-"""Paper 001, Fig. 4: flat clipping stalls away from the optimum, pre-clipping noise approaches it.
+"""Flat clipping stalls away from the optimum, pre-clipping noise approaches it.
+
+Geometric Perspective, Fig. 4.
 
 Every record's loss is ``|x - a_i|^2 / 2``, clip 1, noise N(0, I) on the mean. The repetitions are
 the rows of one tensor program, ``updated``, with the library's own clipping; that a private step of
@@ -106,7 +108,9 @@ def mixture(repetitions: int, records: int, generator: torch.Generator) -> Tenso
 def updated(
     x: Tensor, targets: Tensor, shifts: Tensor, noise: Tensor, *, rate: float, expected: int
 ) -> Tensor:
-    """One step of DP-SGD on many problems at once (paper 001, section 5, after Theorem 6).
+    """One step of DP-SGD on many problems at once.
+
+    From Geometric Perspective, section 5, after Theorem 6.
 
     Args:
         x: ``[..., d]``.

@@ -1,4 +1,6 @@
-"""Paper 004, Figs. 5 and 7: lower bounds on how much more clipping costs one group than the other.
+"""Lower bounds on how much more clipping costs one group than the other.
+
+Gradient Misalignment, Figs. 5 and 7.
 
 Along a run of DP-SGD, the excess of group 0's risk over group 1's is compared with the bound of
 Tran et al. (2021) on R_clip and with Prop. 3's on R_dir, and the largest eigenvalue of a group's

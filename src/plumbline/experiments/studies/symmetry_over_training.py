@@ -1,4 +1,6 @@
-"""Paper 001, Figs. 1 to 3: gradients lie more symmetrically about their mean after some training.
+"""Gradients lie more symmetrically about their mean after some training.
+
+Geometric Perspective, Figs. 1 to 3.
 
 A recipe's first row is trained, and at the start and at the end of some epochs its gradients are
 projected on random planes and compared with the true gradient. The paper judges by eye; in numbers,

@@ -1,4 +1,6 @@
-"""Paper 002, Fig. 4: noise moves the gradient further in a sharp minimum than in a flat one.
+"""Noise moves the gradient further in a sharp minimum than in a flat one.
+
+Sharpness-Aware Training, Fig. 4.
 
 Noisy gradient descent on the toy loss of App. C.3, from points at the same distance of each
 minimum, with the same noise in each step.

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from plumbline.experiments.files import STATEMENT
+from plumbline.experiments.charging import read_account
+from plumbline.experiments.files import STATEMENT, FileError
 from plumbline.experiments.manifest import Manifest
 from plumbline.experiments.verification.checks import CONFIRMED, CONTRADICTED, UNKNOWN, Check
 from plumbline.experiments.verification.claims import RunClaim
@@ -22,6 +23,7 @@ from plumbline.mechanism.ledger import Ledger, LedgerError
 from plumbline.mechanism.ledger_limit import ledger_epsilon
 from plumbline.mechanism.release import StepRelease
 from plumbline.mechanism.rounding import rounded_up
+from plumbline.mechanism.shared_ledger import SharedLedger
 
 _SAME = 1e-6  # relative: an accountant of another version rounds differently
 _NONE = "no differential privacy guarantee"
@@ -49,6 +51,34 @@ def read_ledger(path: Path, manifest: Manifest | None) -> tuple[Ledger | None, l
     return book, [Check(what, CONFIRMED, f"{lines}, and none was lost since the run ended")]
 
 
+def in_shared_ledgers(folder: Path, own: Ledger | None) -> Iterator[Check]:
+    """The ledgers that the run shares with others have its charges; names no folder of a user's."""
+    what = "shared ledger"
+    try:
+        account = read_account(folder)
+    except FileError as error:
+        yield Check(what, CONTRADICTED, str(error))
+        return
+    if account is None:
+        return
+    for path in account.ledgers:
+        if not path.is_file():
+            words = "it is not here; what this run and others cost together cannot be seen"
+            yield Check(what, UNKNOWN, words)
+            continue
+        try:
+            book = SharedLedger.read(path)
+        except LedgerError as error:
+            yield Check(what, CONTRADICTED, str(error))
+            continue
+        lacking = own is not None and any(book.missing(run, own.entries(run)) for run in own.runs())
+        if lacking or account.run not in book.runs():
+            yield Check(what, CONTRADICTED, "it lacks charges of the run, and states too little")
+        else:
+            marked = ", whose model is marked as released" if account.run in book.released else ""
+            yield Check(what, CONFIRMED, f"it has every charge of the run{marked}")
+
+
 def unconfirmed(claim: RunClaim, why: str) -> Iterator[Check]:
     """What ``Spent`` would have checked, where it could not: a claim is never passed over."""
     yield Check("epsilon", UNKNOWN, why)
@@ -58,7 +88,11 @@ def unconfirmed(claim: RunClaim, why: str) -> Iterator[Check]:
 
 
 class Spent:
-    """What the ledger says that a run has cost, against what the run says."""
+    """What the ledger says that a run has cost, against what the run says.
+
+    Attributes:
+        charged: How many steps.
+    """
 
     def __init__(self, claim: RunClaim, book: Ledger, manifest: Manifest | None, own: bool) -> None:
         self._claim, self._book = claim, book
@@ -67,7 +101,7 @@ class Spent:
         self._run = manifest.run if manifest is not None else runs[0] if len(runs) == 1 else None
         self._others = [run for run in runs if run != self._run] if own else []
         self._entries = [] if self._run is None else book.entries(self._run)
-        self._charged = sum(count for _, count in self._entries)
+        self.charged = sum(count for _, count in self._entries)
         self._before = [(release, 1) for release in asked.values()]
 
     def epsilon(self) -> float | None:
@@ -101,7 +135,7 @@ class Spent:
         other: Accountant = "rdp" if budget.accountant == "pld" else "pld"
         before = " and what was asked before them" if self._before else ""
         words = (
-            f"the {self._charged:,} charges{before} compose to {_shown(found)} at delta "
+            f"the {self.charged:,} charges{before} compose to {_shown(found)} at delta "
             f"{budget.delta:g} ({budget.accountant.upper()}; by {other.upper()} "
             f"{_shown(self._by(other))})"
         )
@@ -164,15 +198,15 @@ class Spent:
             plan = claim.plan(records)
         except (KeyError, TypeError, ValueError) as error:
             return Check(what, UNKNOWN, f"the settings could not be planned again: {error}")
-        steps = claim.result["steps"] if claim.result is not None else self._charged
+        steps = claim.result["steps"] if claim.result is not None else self.charged
         if len(self._before) < len(claim.spec.before):
             words = "what the settings ask before the first step is not charged"
             return Check(what, CONTRADICTED, words)
-        if not steps <= self._charged <= plan.steps:
-            words = f"{self._charged:,} steps are charged, {steps:,} were made and {plan.steps:,} "
+        if not steps <= self.charged <= plan.steps:
+            words = f"{self.charged:,} steps are charged, {steps:,} were made and {plan.steps:,} "
             return Check(what, CONTRADICTED, f"{words}are planned")
         words = (
-            f"{self._charged:,} of {plan.steps:,} planned steps, each of {records:,} records with "
+            f"{self.charged:,} of {plan.steps:,} planned steps, each of {records:,} records with "
             f"probability {release.sampling.rate:.4g} and noise {release.noise_multiplier:.4g}"
         )
         if release == plan.release:

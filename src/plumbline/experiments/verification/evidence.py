@@ -17,7 +17,7 @@ from plumbline.data import Splits
 from plumbline.data.files import DataError
 from plumbline.experiments.data_identity import changed
 from plumbline.experiments.files import CHECKPOINT, MODEL, VERSIONS, FileError, read_json
-from plumbline.experiments.loading import load_data, measure
+from plumbline.experiments.loading import load_data, measure_splits
 from plumbline.experiments.manifest import Manifest, changes
 from plumbline.experiments.run_result import read_model
 from plumbline.experiments.running import started
@@ -149,7 +149,7 @@ def _judged_again(claim: RunClaim, splits: Splits) -> Check:
         model = read_model(claim.folder, claim.spec, claim.result)
     except Exception:  # which the check of the weights has said
         return Check(what, UNKNOWN, "the weights could not be read")
-    found = to_json(measure(model, splits.test, splits.groups).by_group)
+    found = to_json(measure_splits(model, splits, claim.result.get("threshold")).by_group)
     stated = claim.result["report"].get("by_group")
     different = [
         f"{name} of {group} is {value!r} and the result says {_in(stated, group, name)!r}"
@@ -169,7 +169,7 @@ def _in(report: Any, group: str, name: str) -> Any:
 
 def _alike(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, int | float):
-        return math.isclose(one, other, rel_tol=0, abs_tol=_SAME_METRIC)
+        return math.isclose(one, other, rel_tol=_SAME_METRIC, abs_tol=_SAME_METRIC)
     return bool(one == other)
 
 

@@ -14,7 +14,12 @@ from typing import Any
 from plumbline.experiments.files import FileError
 from plumbline.experiments.manifest import read_manifest
 from plumbline.experiments.verification import evidence
-from plumbline.experiments.verification.charges import Spent, read_ledger, unconfirmed
+from plumbline.experiments.verification.charges import (
+    Spent,
+    in_shared_ledgers,
+    read_ledger,
+    unconfirmed,
+)
 from plumbline.experiments.verification.checks import CONTRADICTED, UNKNOWN, Check, Outcome
 from plumbline.experiments.verification.claims import RunClaim, read_claim
 from plumbline.mechanism.ledger import LedgerError
@@ -38,11 +43,18 @@ class Verification:
         claim: What the folder says.
         epsilon: Derived from the ledger; None where that could not be done.
         checks: Everything that was looked at, in order.
+        charged: How many steps the ledger has of the run.
     """
 
     claim: RunClaim
     epsilon: float | None
     checks: tuple[Check, ...]
+    charged: int = 0
+
+    @property
+    def lost(self) -> int:
+        """How many steps of a finished run were charged, and their results lost."""
+        return 0 if self.claim.result is None else max(0, self.charged - self.claim.result["steps"])
 
     def of(self, outcome: Outcome) -> list[Check]:
         """The checks with this outcome."""
@@ -86,20 +98,21 @@ def verify(folder: Path, *, data: bool = False, ledger: Path | None = None) -> V
     path = folder / "ledger" if ledger is None else ledger
     book, found = read_ledger(path, manifest)
     checks += found
-    epsilon = None
+    epsilon, charged = None, 0
     if book is None:
         checks += unconfirmed(claim, "it follows from the ledger, which could not be read")
     else:
         spent = Spent(claim, book, manifest, own=ledger is None)
         try:
-            epsilon = spent.epsilon()
+            epsilon, charged = spent.epsilon(), spent.charged
             checks += spent.checks()
         except LedgerError as error:  # a charge that is no release
             checks.append(Check("epsilon", CONTRADICTED, str(error)))
+    checks += in_shared_ledgers(folder, book if ledger is None else None)
     checks += [*evidence.settings(claim), *evidence.files(claim, manifest)]
     checks += evidence.weights(claim)
     if book is not None:
         checks += evidence.checkpoint(claim, book)
     checks += evidence.with_data(claim, book) if data else [evidence.without_data(claim)]
     checks += evidence.versions(claim)
-    return Verification(claim, epsilon, tuple(checks))
+    return Verification(claim, epsilon, tuple(checks), charged)

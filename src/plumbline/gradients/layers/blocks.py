@@ -17,7 +17,7 @@ from torch import Tensor
 from plumbline.gradients.compound import Mixed, merge
 from plumbline.gradients.kernels import Key
 from plumbline.gradients.layers import handles
-from plumbline.gradients.layers.linear import Outer
+from plumbline.gradients.outer import Outer
 from plumbline.gradients.tape import Tape, Weight
 from plumbline.gradients.terms import Dense, Term
 from plumbline.gradients.tracked import Tracked
@@ -187,7 +187,8 @@ def _block_of(term: Term, start: int, stop: int) -> Term:
     if isinstance(term, Stacked):
         return term.block(start, stop)
     if isinstance(term, Outer):
-        return Outer(term.left[..., start:stop], term.right)
+        shape = (stop - start, *term.shape[1:])
+        return Outer(term.left[..., start:stop], term.right, shape=shape)
     return Dense(term.dense(0, term.records)[:, start:stop])
 
 

@@ -1,11 +1,11 @@
 """Convolutions in one, two and three dimensions, plain and transposed, with groups.
 
-For one record, a convolution's weight gradient is the weight gradient of one group of a *grouped*
-convolution whose batch is folded into the channels. So the library's own fused kernel computes all
-per-record gradients of a chunk at about the price of the summed one ("grouped"). For few channels,
-and for small images with many channels, a product with unfolded inputs ("unfold") or with inputs
-shifted along the last axis only, read three times ("shift"), can be faster; they are measured.
-Padding modes other than zeros are applied by the module before the function is called.
+On the processor, a compiled loop computes each record's weight gradient together with its norm
+("compiled", ``convolution_loops.py``). For what it does not cover: for one record, a convolution's
+weight gradient is the weight gradient of one group of a *grouped* convolution whose batch is folded
+into the channels, so that the library's own kernel computes all of them ("grouped"); or it is a
+product with unfolded inputs ("unfold"). The fastest is measured. Padding modes other than zeros are
+applied by the module before the function is called.
 """
 
 from __future__ import annotations
@@ -22,11 +22,19 @@ from torch import Tensor
 from plumbline.gradients.kernels import KERNELS, Key, bucket
 from plumbline.gradients.layers import handles
 from plumbline.gradients.lowering import by_record
+from plumbline.gradients.outer import Outer
 from plumbline.gradients.rounding import RowSquares, product_slack, square_rows
+from plumbline.gradients.summation import ranges
 from plumbline.gradients.tape import Tape
 from plumbline.gradients.terms import Dense, Term, rows_like
 
 _UNFOLD_BYTES = 1 << 22
+_WORTH = 1 << 22
+"""Multiplications from which on a compiled loop pays."""
+
+_FEW = 64
+"""Positions below which windows that lie side by side are taken for a linear layer's inputs."""
+
 _NARROW = 32
 """Window size below which a first layer's forward pass may be a product instead."""
 
@@ -75,6 +83,16 @@ class Geometry:
         )
         return view.reshape(len(inputs), -1, positions.numel())
 
+    def has_patches(self, kernel: torch.Size) -> bool:
+        """Whether windows lie side by side: a linear layer of patches."""
+        return self.unfolds and self.stride == tuple(kernel) and not any(self.padding)
+
+    def patches(self, inputs: Tensor, back: Tensor, shape: torch.Size) -> Outer:
+        """The weight gradients of such a convolution."""
+        windows = self.windows(inputs, shape[2:], back.shape[2:])
+        lefts, rights = back.flatten(2).transpose(1, 2), windows.transpose(1, 2)
+        return Outer(lefts.contiguous(), rights.contiguous(), shape=shape)
+
     def weight_gradient(self, back: Tensor, inputs: Tensor, weight: Tensor, groups: int) -> Tensor:
         """The summed weight gradient; only the shape of ``weight`` is used."""
         gradient: Tensor = torch.ops.aten.convolution_backward(
@@ -97,22 +115,22 @@ class Convolved(Term):
     ) -> None:
         self.inputs, self.back = inputs, back
         self._back_squares = back_squares or RowSquares(back)
+        self._input_squares = RowSquares(inputs)
         self.records = inputs.shape[0]
         self.shape = shape
         self.geometry = geometry
 
     def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        if out is None:
-            out = self.inputs.new_empty(stop - start, *self.shape)
-        inputs, back = self.inputs[start:stop], self.back[start:stop]
-        key = ("dense", *self.key[:-2], bucket(stop - start), *self.key[-2:])
-        return KERNELS.run(
-            key,
-            {
-                name: partial(kernel, inputs, back, out)
-                for name, kernel in self._dense_kernels().items()
-            },
-        )
+        return self._gradients(start, stop, out)[0]
+
+    def with_squares(
+        self, start: int, stop: int, out: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        rows, squares = self._gradients(start, stop, out)
+        return rows, square_rows(rows) if squares is None else squares
+
+    def kept(self) -> tuple[Tensor, Tensor]:
+        return self.with_squares(0, self.records) if self._compiles else super().kept()
 
     def dot(self, direction: Tensor) -> Tensor:
         # <g_i, v> is the change in the loss when the weight moves along v: a forward convolution.
@@ -139,11 +157,11 @@ class Convolved(Term):
 
     def slack(self) -> Tensor | None:
         overlap = self.shape[2:].numel()
-        return product_slack(self._back_squares(), square_rows(self.inputs), self.dtype, overlap)
+        return product_slack(self._back_squares(), self._input_squares(), self.dtype, overlap)
 
     def sizes(self) -> Tensor:
         overlap = self.shape[2:].numel()
-        return (self._back_squares() * square_rows(self.inputs) * overlap).sqrt()
+        return (self._back_squares() * self._input_squares() * overlap).sqrt()
 
     def double(self) -> Convolved:
         return Convolved(self.inputs.double(), self.back.double(), self.shape, self.geometry)
@@ -168,72 +186,72 @@ class Convolved(Term):
     def device(self) -> torch.device:
         return self.inputs.device
 
-    def _dense_kernels(self) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
-        kernels: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-            "grouped": lambda inputs, back, out: self._grouped(inputs, back, out, len(inputs)),
-            "grouped-32": lambda inputs, back, out: self._grouped(inputs, back, out, 32),
-        }
+    def _gradients(self, start: int, stop: int, out: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The dense gradients, and their squared norms if they come with them."""
+        kernels: dict[str, Callable[[int, int, Tensor | None], tuple[Tensor, Tensor | None]]] = {}
+        if self._compiles:
+            kernels["compiled"] = self._compiled
+        kernels["grouped"] = self._grouped
         if self.geometry.unfolds:
-            kernels["unfold"] = lambda inputs, back, out: self._unfolded(inputs, back, out, False)
-            kernels["unfold-turned"] = lambda inputs, back, out: self._unfolded(
-                inputs, back, out, True
-            )
-            if len(self.shape) == 4 and set(self.geometry.stride) == {1}:
-                kernels["shift"] = self._shifted
-        return kernels
+            kernels["unfold"] = self._unfolded
+        key = ("dense", *self.key[:-2], bucket(stop - start), *self.key[-2:])
+        return KERNELS.run(
+            key, {name: partial(kernel, start, stop, out) for name, kernel in kernels.items()}
+        )
 
-    def _grouped(self, inputs: Tensor, back: Tensor, out: Tensor, size: int) -> Tensor:
-        for start in range(0, len(inputs), size):
-            some, their = inputs[start : start + size], back[start : start + size]
-            count = len(some)
-            shape = some.new_empty(1).expand(count * self.shape[0], *self.shape[1:])
-            gradient = self.geometry.weight_gradient(
-                their.reshape(1, -1, *their.shape[2:]),
-                some.reshape(1, -1, *some.shape[2:]),
-                shape,
-                count * self.geometry.groups,
-            )
-            if count == len(inputs):
-                return gradient.view(count, *self.shape)
-            out[start : start + size] = gradient.view(count, *self.shape)
-        return out
+    @property
+    def _compiles(self) -> bool:
+        """Whether there is a compiled loop for this convolution, and it pays."""
+        return (
+            self.geometry.unfolds
+            and self.dtype == torch.float32
+            and self.device.type == "cpu"
+            and len(self.shape) <= 4
+            and set(self.geometry.dilation) == {1}
+            and self.back.numel() * self.shape[1:].numel() >= _WORTH
+        )
 
-    def _unfolded(self, inputs: Tensor, back: Tensor, out: Tensor, turned: bool) -> Tensor:
+    def _compiled(self, start: int, stop: int, out: Tensor | None) -> tuple[Tensor, Tensor]:
+        from plumbline.gradients.convolution_loops import record_gradients  # numba: takes time
+
+        inputs, back, geometry = self.inputs[start:stop], self.back[start:stop], self.geometry
+        flat = len(self.shape) == 3  # images of one line
+        line = (1,) if flat else ()
+        values, squares = record_gradients(
+            inputs.unsqueeze(2) if flat else inputs,
+            back.unsqueeze(2) if flat else back,
+            (*line, *self.shape[2:]), (*line, *geometry.stride), (0,) * flat + geometry.padding,
+        )  # fmt: skip
+        if (start, stop) == (0, self.records):
+            self._input_squares.known(squares[1])
+            self._back_squares.known(squares[2])
+        values = values.squeeze(3) if flat else values
+        return values if out is None else out.copy_(values), squares[0]
+
+    def _grouped(self, start: int, stop: int, out: Tensor | None) -> tuple[Tensor, None]:
+        inputs, back, count = self.inputs[start:stop], self.back[start:stop], stop - start
+        shape = inputs.new_empty(1).expand(count * self.shape[0], *self.shape[1:])
+        gradient = self.geometry.weight_gradient(
+            back.reshape(1, -1, *back.shape[2:]),
+            inputs.reshape(1, -1, *inputs.shape[2:]),
+            shape,
+            count * self.geometry.groups,
+        ).view(count, *self.shape)
+        return gradient if out is None else out.copy_(gradient), None
+
+    def _unfolded(self, start: int, stop: int, out: Tensor | None) -> tuple[Tensor, None]:
+        if out is None:
+            out = self.inputs.new_empty(stop - start, *self.shape)
+        inputs, back = self.inputs[start:stop], self.back[start:stop]
         kernel, positions = self.shape[2:], back.shape[2:]
         rows, count = self.shape[1] * kernel.numel(), positions.numel()
         size = max(1, _UNFOLD_BYTES // (rows * count * inputs.element_size()))
-        for start in range(0, len(inputs), size):
-            some = self.geometry.windows(inputs[start : start + size], kernel, positions)
-            their = back[start : start + size].reshape(len(some), -1, count)
-            into = out[start : start + size].view(len(some), -1, rows)
-            if turned:
-                into.copy_(torch.bmm(some, their.transpose(1, 2)).transpose(1, 2))
-            else:
-                torch.bmm(their, some.transpose(1, 2), out=into)
-        return out
-
-    def _shifted(self, inputs: Tensor, back: Tensor, out: Tensor) -> Tensor:
-        (top, side), (down, across) = self.geometry.padding, self.geometry.dilation
-        channels, (kernel_rows, kernel_columns) = self.shape[1], self.shape[2:]
-        height, width = back.shape[2:]
-        tall = height + (kernel_rows - 1) * down
-        size = max(1, _UNFOLD_BYTES // (kernel_columns * channels * tall * width * 4))
-        # Copies shifted along the last axis; shifts along the other axis are offsets into them.
-        buffer = inputs.new_empty(min(size, len(inputs)), kernel_columns, channels, tall, width)
-        for start in range(0, len(inputs), size):
-            some = F.pad(inputs[start : start + size], (side, side, top, top))
-            count = len(some)
-            for column in range(kernel_columns):
-                at = column * across
-                buffer[:count, column] = some[:, :, :tall, at : at + width]
-            columns = buffer[:count].view(count, kernel_columns * channels, tall * width)
-            their = back[start : start + size].reshape(count, -1, height * width)
-            for row in range(kernel_rows):
-                at = row * down * width
-                part = torch.bmm(their, columns[:, :, at : at + height * width].transpose(1, 2))
-                part = part.view(count, -1, kernel_columns, channels)
-                out[start : start + size, :, :, row] = part.transpose(2, 3)
-        return out
+        for first, last in ranges(0, len(inputs), size):
+            some = self.geometry.windows(inputs[first:last], kernel, positions)
+            their = back[first:last].reshape(len(some), -1, count)
+            into = out[first:last].view(len(some), -1, rows)
+            torch.bmm(their, some.transpose(1, 2), out=into)
+        return out, None
 
 
 def _handler(spatial: int, transposed: bool) -> Callable[..., Tensor | None]:
@@ -307,6 +325,8 @@ def _convolve_rows(
         squares = RowSquares(back)
         into = inputs.detach().to(weight_value.dtype)
         w_term: Term = Convolved(into, back, weight_value.shape, geometry, squares)
+        if geometry.has_patches(weight_value.shape[2:]) and w_term.positions < _FEW:
+            w_term = geometry.patches(into, back, weight_value.shape)
         b_term: Term = Dense.summed(back.flatten(2), (2,), squares)
         if len(into) != tape.records:  # several images of one record
             owner = torch.arange(tape.records, device=into.device)

@@ -1,166 +1,17 @@
-"""Linear layers: ``g_i = sum_t d_it a_it^T`` for inputs of any rank.
-
-With one position per record (an MLP) the gradient is never needed: ``|g_i| = |d_i| |a_i|``. With
-more positions the candidates are a batched product, kept or built a few records at a time, and the
-Gram form ``sum_ts (a_t . a_s)(d_t . d_s)``, which is computed in float64 because it cancels.
-"""
+"""Linear layers, for inputs of any rank, at each record's own weights."""
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from plumbline.gradients.kernels import Key, bucket
 from plumbline.gradients.layers import handles
 from plumbline.gradients.layers.rank_one import RankOneLinear
-from plumbline.gradients.rounding import RowSquares, product_slack
-from plumbline.gradients.summation import float64, summed_positions
+from plumbline.gradients.outer import Outer
+from plumbline.gradients.rounding import RowSquares
 from plumbline.gradients.tape import Tape, Weight
-from plumbline.gradients.terms import (
-    CHUNK_BYTES,
-    Dense,
-    Term,
-    grouped_positions,
-    rows_like,
-    scatter_rows,
-)
-
-_MANY = 16
-"""From this many positions on, each record's gradient by itself is cheaper than float64."""
-
-
-class Outer(Term):
-    """``g_i = sum_t left_it right_it^T``, from ``left [B, T, m]`` and ``right [B, T, n]``."""
-
-    def __init__(
-        self,
-        left: Tensor,
-        right: Tensor,
-        left_squares: RowSquares | None = None,
-        right_squares: RowSquares | None = None,
-    ) -> None:
-        self.left, self.right = left, right
-        self._left_squares = left_squares or RowSquares(left)
-        self._right_squares = right_squares or RowSquares(right)
-        self.records, self._positions = left.shape[:2]
-        self.shape = torch.Size((left.shape[2], right.shape[2]))
-
-    @property
-    def positions(self) -> int:
-        return self._positions
-
-    def dense(self, start: int, stop: int, out: Tensor | None = None) -> Tensor:
-        left, right = self.left[start:stop].transpose(1, 2), self.right[start:stop]
-        return torch.bmm(left, right) if out is None else torch.bmm(left, right, out=out)
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        if self.positions >= _MANY:
-            return super().weighted_sum(weights)
-        # Scale the smaller side: one pass over memory less.
-        left, right = self.left, self.right
-        if left.shape[2] <= right.shape[2]:
-            left = left * rows_like(weights, left)
-        else:
-            right = right * rows_like(weights, right)
-        if self.positions == 1:
-            return float64(left[:, 0]).T @ float64(right[:, 0])
-        return summed_positions(left, right)
-
-    def dot(self, direction: Tensor) -> Tensor:
-        return ((self.left @ direction) * self.right).sum((1, 2))
-
-    def select(self, index: Tensor) -> Outer:
-        return Outer(self.left[index], self.right[index])
-
-    def scaled(self, coefficients: Tensor) -> Outer:
-        return Outer(self.left * rows_like(coefficients, self.left), self.right)
-
-    def joined(self, others: Sequence[Term]) -> Outer:
-        terms = [self, *(other for other in others if isinstance(other, Outer))]
-        return Outer(
-            torch.cat([term.left for term in terms], 1),
-            torch.cat([term.right for term in terms], 1),
-        )
-
-    def pooled(self, index: Tensor, groups: int) -> Outer:
-        slots, size = grouped_positions(index, groups)
-        left = scatter_rows(self.left, slots, groups * size)
-        right = scatter_rows(self.right, slots, groups * size)
-        positions = size * self.positions
-        return Outer(left.view(groups, positions, -1), right.view(groups, positions, -1))
-
-    def norm_kernels(self) -> dict[str, Callable[[], Tensor]]:
-        if self.positions == 1:
-            return {"product": self._product_square_norms}
-        return {"stream": self.streamed_square_norms, "gram": self._gram_square_norms}
-
-    def slack(self) -> Tensor | None:
-        if self.positions == 1:
-            return None
-        return product_slack(self._left_squares(), self._right_squares(), self.dtype)
-
-    def sizes(self) -> Tensor:
-        return (self._left_squares() * self._right_squares()).sqrt()
-
-    def double(self) -> Outer:
-        return Outer(self.left.double(), self.right.double())
-
-    def rows(self, index: Tensor) -> Tensor:
-        positions = index[:, None, :].expand(-1, self.positions, -1)
-        return self.left.gather(2, positions).transpose(1, 2) @ self.right
-
-    @property
-    def low_rank(self) -> bool:
-        m, n = self.shape
-        return self.positions * (m + n) <= m * n
-
-    def applied(self, base: Tensor, inputs: Tensor, scale: Tensor) -> Tensor:
-        if self.positions == 1:
-            along = (inputs * self.right).sum(2, keepdim=True) * rows_like(scale, inputs)
-            return torch.addcmul(base, along, self.left)
-        along = torch.bmm(inputs, self.right.transpose(1, 2)) * rows_like(scale, inputs)
-        return torch.baddbmm(base, along, self.left)
-
-    @property
-    def rank_one(self) -> tuple[Tensor, Tensor] | None:
-        return (self.left[:, 0], self.right[:, 0]) if self.positions == 1 else None
-
-    @property
-    def keepable(self) -> bool:
-        return self.positions > 1
-
-    @property
-    def nbytes(self) -> int:
-        return self.left.nbytes + self.right.nbytes
-
-    @property
-    def key(self) -> Key:
-        return ("outer", *self.left.shape[1:], self.right.shape[2], bucket(self.records),
-                self.dtype, self.device.type)  # fmt: skip
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.left.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.left.device
-
-    def _product_square_norms(self) -> Tensor:
-        return self._left_squares() * self._right_squares()
-
-    def _gram_square_norms(self) -> Tensor:
-        size = max(1, CHUNK_BYTES // (16 * self.positions**2))
-        parts = []
-        for start in range(0, self.records, size):
-            left = self.left[start : start + size].double()
-            right = self.right[start : start + size].double()
-            gram = (left @ left.transpose(1, 2)).mul_(right @ right.transpose(1, 2))
-            parts.append(gram.sum((1, 2)).clamp_(min=0))
-        return torch.cat(parts) if parts else self._left_squares()
+from plumbline.gradients.terms import Dense
 
 
 @handles(F.linear)

@@ -1,11 +1,11 @@
-"""Recurrent layers and cells: RNN, GRU and LSTM, unrolled, with their gates captured all at once.
+"""Recurrent layers and cells: RNN, GRU and LSTM, with the gates of all steps captured at once.
 
 A gate is ``x_t W_ih^T + b_ih + h_{t-1} W_hh^T + b_hh`` before its nonlinearity, so one gradient
 ``d_t`` belongs to both projections: the inputs of all steps are projected in one product, its
 output is watched, and ``sum_t d_t x_t^T`` and ``sum_t d_t h_{t-1}^T`` are the gradients of the two
 weights. (A GRU's reset gate scales the hidden part of its new gate, and that part's gradient with
-it.) The steps run in Python with ordinary functions, so they can be differentiated twice and can
-use each record's own weights, unlike torch's fused ones.
+it.) The steps are one function with a derivative of its own (``recurrent_scan.py``). What it cannot
+do runs step by step with ordinary functions: Hessian products, autocast and ``proj_size``.
 """
 
 from __future__ import annotations
@@ -15,20 +15,25 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from plumbline.gradients.errors import UnsupportedModelError
 from plumbline.gradients.layers import handles
-from plumbline.gradients.layers.linear import Outer
 from plumbline.gradients.layers.random import kept
+from plumbline.gradients.layers.recurrent_projection import Projection
+from plumbline.gradients.layers.recurrent_scan import (
+    Gru,
+    Lstm,
+    Scan,
+    Simple,
+    State,
+    Steps,
+    Unrolled,
+)
 from plumbline.gradients.lowering import Lowered, by_record, has_records, lowered
-from plumbline.gradients.tape import Tape, Weight
-from plumbline.gradients.terms import Dense
+from plumbline.gradients.tape import Tape
 
 Kind = Literal["tanh", "relu", "gru", "lstm"]
-State = tuple[Tensor, ...]
-"""The hidden state ``(h,)``, or ``(h, c)`` for an LSTM; ``[B, H]`` each."""
 
 
 @handles(torch.rnn_tanh, rewrites=True)
@@ -73,7 +78,7 @@ def _cell(
 
     def on_batch(call: Lowered, args: Any, kwargs: Any) -> State:
         inputs, *states = (_own(tape, call, one).flatten(0, -2) for one in args)
-        _, end = _Direction(tape, kind, *weights).run(inputs[None], tuple(states))
+        _, end = _Direction(tape, kind, *weights).run(inputs[:, None], tuple(states))
         return tuple(one.view(tape.records, *input.shape[:-1], -1) for one in end)
 
     end: State = lowered(on_batch, (input, *state), {})
@@ -117,24 +122,24 @@ def _layers(
 
     def on_batch(call: Lowered, args: Any, kwargs: Any) -> tuple[Tensor, ...]:
         inputs, *starts = (_own(tape, call, one) for one in args)
-        # The model's own batch N is usually one: [T, B * N, d], and [layers, B * N, H] for states.
-        steps = (inputs if batch_first else inputs.transpose(1, 2)).flatten(0, 1).transpose(0, 1)
-        begin = [one.transpose(1, 2).flatten(0, 1).transpose(0, 1) for one in starts]
+        # The model's own batch N is usually one: [B * N, T, d], and [B * N, layers, H] for states.
+        steps = (inputs if batch_first else inputs.transpose(1, 2)).flatten(0, 1)
+        begin = [one.transpose(1, 2).flatten(0, 1) for one in starts]
         directions = _directions(tape, kind, params, has_biases, count)
         ends: list[State] = []
         for layer in range(num_layers):
             outputs = []
             for backwards in (False, True) if bidirectional else (False,):
-                start = tuple(state[len(ends)] for state in begin)
+                start = tuple(state[:, len(ends)] for state in begin)
                 output, end = directions[len(ends)].run(steps, start, backwards=backwards)
                 outputs.append(output)
                 ends.append(end)
             steps = torch.cat(outputs, -1) if bidirectional else outputs[0]
             if dropout and train and layer < num_layers - 1:
-                several = steps.shape[1] // tape.records
-                mask = kept(tape, (steps.shape[0], several, steps.shape[2]), dropout, steps)
-                steps = steps * mask.transpose(0, 1).flatten(1, 2)
-        output = by_record(steps.transpose(0, 1), tape.records)  # [B, N, T, H]
+                several = steps.shape[0] // tape.records
+                mask = kept(tape, (steps.shape[1], several, steps.shape[2]), dropout, steps)
+                steps = steps * mask.transpose(1, 2).flatten(0, 1)
+        output = by_record(steps, tape.records)  # [B, N, T, H]
         last = [
             by_record(torch.stack(parts, 1), tape.records).transpose(1, 2)
             for parts in zip(*ends, strict=True)
@@ -188,43 +193,85 @@ class _Direction:
     ) -> None:
         self._tape, self._kind = tape, kind
         if kind == "gru":
-            self._from_input = _Projection(tape, w_ih, b_ih)
-            self._from_hidden = _Projection(tape, w_hh, b_hh)
+            self._from_input = Projection(tape, w_ih, b_ih)
+            self._from_hidden = Projection(tape, w_hh, b_hh)
         else:  # both biases enter the same sum: adding them once for all steps is enough
-            self._from_input = _Projection(tape, w_ih, b_ih, b_hh)
-            self._from_hidden = _Projection(tape, w_hh)
-        self._to_output = None if w_hr is None else _Projection(tape, w_hr)
+            self._from_input = Projection(tape, w_ih, b_ih, b_hh)
+            self._from_hidden = Projection(tape, w_hh)
+        self._to_output = None if w_hr is None else Projection(tape, w_hr)
 
     def run(self, inputs: Tensor, state: State, *, backwards: bool = False) -> tuple[Tensor, State]:
-        """Outputs of all steps for inputs ``[T, B, d]``, in their order, and the last state."""
-        hidden: list[Tensor] = []  # the recurrent weight's input at each step
-        resets: list[Tensor] = []  # the scale of the hidden part of a GRU's new gate
+        """Outputs of all steps for inputs ``[B, T, d]``, in their order, and the last state."""
+        met: list[Tensor] = []  # the recurrent weight's inputs, [B, T, H]
+        resets: list[Tensor] = []  # the scale of the hidden part of a GRU's new gate, likewise
 
         def terms(back: Tensor) -> None:
             self._from_input.note(back, inputs)
             if resets:
                 size = back.shape[2] // 3
-                new = back[..., 2 * size :] * _stacked(resets, backwards)
-                back = torch.cat([back[..., : 2 * size], new], 2)
-            self._from_hidden.note(back, _stacked(hidden, backwards))
+                back = torch.cat([back[..., : 2 * size], back[..., 2 * size :] * resets[0]], 2)
+            self._from_hidden.note(back, met[0])
 
         gates = self._from_input(inputs)
         if self._from_input.is_watched or self._from_hidden.is_watched:
             gates = self._tape.watch(gates, terms, reads=inputs)
+        unrolled = partial(self._unrolled, backwards=backwards, met=met, resets=resets)
+        if not self._scans(gates, *state):
+            return unrolled(gates, state)
+        steps = self._steps(partial(self._unrolled, backwards=backwards), backwards)
+        h, c = state if len(state) == 2 else (state[0], None)
+        output, *end = Scan.apply(steps, gates, h, c, *self._from_hidden.values)  # type: ignore[no-untyped-call]
+        met.append(steps.met)
+        if steps.resets is not None:
+            resets.append(steps.resets)
+        return output, tuple(end)
+
+    def _scans(self, *tensors: Tensor) -> bool:
+        """Whether all steps can be one function."""
+        return (
+            self._to_output is None
+            and self._from_hidden.is_plain
+            and not torch.is_autocast_enabled(tensors[0].device.type)
+            and len({one.dtype for one in (*tensors, self._from_hidden.values[0])}) == 1
+        )
+
+    def _steps(self, unrolled: Unrolled, backwards: bool) -> Steps:
+        if self._kind == "lstm":
+            return Lstm(self._from_hidden, unrolled, backwards=backwards)
+        if self._kind == "gru":
+            return Gru(self._from_hidden, unrolled, backwards=backwards)
+        relu = self._kind == "relu"
+        return Simple(self._from_hidden, unrolled, backwards=backwards, relu=relu)
+
+    def _unrolled(
+        self,
+        gates: Tensor,
+        state: State,
+        *,
+        backwards: bool,
+        met: list[Tensor] | None = None,
+        resets: list[Tensor] | None = None,
+    ) -> tuple[Tensor, State]:
+        """The same by ordinary functions; adds to ``met`` and ``resets``."""
         narrowed = self._narrowing(gates, backwards)
-        outputs = []
+        outputs, hidden = [], []
+        scales: list[Tensor] = []
         state = state[0].clone(), *state[1:]  # the caller of a cell may change it in place
-        for gate in _in_order(gates.unbind(0), backwards):
+        for gate in _in_order(gates.unbind(1), backwards):
             hidden.append(state[0].detach())
             if self._kind == "lstm":
                 h, c = self._lstm(gate, *state)
                 state = narrowed(h), c
             elif self._kind == "gru":
-                state = (self._gru(gate, state[0], resets),)
+                state = (self._gru(gate, state[0], scales),)
             else:
                 nonlinearity = torch.tanh if self._kind == "tanh" else torch.relu
                 state = (nonlinearity(self._from_hidden.added_to(gate, state[0])),)
             outputs.append(state[0])
+        if met is not None and resets is not None:
+            met.append(_stacked(hidden, backwards))
+            if scales:
+                resets.append(_stacked(scales, backwards))
         return _stacked(outputs, backwards), state
 
     def _gru(self, gate: Tensor, h: Tensor, resets: list[Tensor]) -> Tensor:
@@ -257,7 +304,7 @@ class _Direction:
             gates.new_zeros(*gates.shape[:2], projection.size),
             lambda back: projection.note(back, _stacked(met, backwards)),
         )
-        additions = iter(_in_order(zeros.unbind(0), backwards))
+        additions = iter(_in_order(zeros.unbind(1), backwards))
 
         def narrowed(h: Tensor) -> Tensor:
             met.append(h.detach())
@@ -266,102 +313,9 @@ class _Direction:
         return narrowed
 
 
-class _Projection:
-    """``x W^T + b`` at each record's own weights, for ``[T, B, d]`` and ``[B, d]`` alike.
-
-    Attributes:
-        size: The number of outputs.
-        is_watched: Whether ``note`` gets the gradient of the output. Otherwise everything is
-            frozen, or autograd differentiates each record's own weights.
-    """
-
-    def __init__(self, tape: Tape, weight: Tensor, *biases: Tensor | None) -> None:
-        self.size = weight.shape[0]
-        self._tape = tape
-        known = tape.weight(weight)
-        self._value = weight if known is None else known.value
-        self._turned = self._value.T
-        self._weight = None if _is_differentiated(known) else known
-        self._offset = known.offset if known is not None and self._weight is not None else None
-        self._own: Tensor | None = None
-        if self._offset is None or not self._offset.low_rank:
-            self._own, self._offset = _own_weight(known), None
-
-        self._biases: list[Weight] = []
-        self._bias: Tensor | None = None
-        self._own_bias: Tensor | None = None
-        for bias in biases:
-            known = tape.weight(bias)
-            if known is not None and not _is_differentiated(known):
-                self._biases.append(known)
-            if (own := _own_weight(known)) is not None:
-                self._own_bias = own if self._own_bias is None else self._own_bias + own
-            elif bias is not None:
-                value = bias if known is None else known.value
-                self._bias = value if self._bias is None else self._bias + value
-        self.is_watched = self._weight is not None or bool(self._biases)
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """The outputs of inputs ``[..., B, d]``."""
-        if self._own is None and self._own_bias is None and self._offset is None:
-            return F.linear(inputs, self._value, self._bias)
-        rows = self._by_record(inputs)
-        if self._own is not None:
-            output = torch.bmm(rows, self._own.transpose(1, 2).to(rows.dtype))
-            output = output if self._bias is None else output + self._bias
-        else:
-            output = F.linear(rows, self._value, self._bias)
-            if self._offset is not None:
-                output = self._offset.applied(output, rows)
-        if self._own_bias is not None:
-            output = output + self._own_bias[:, None].to(output.dtype)
-        if inputs.dim() == 2:
-            return output.view(*inputs.shape[:-1], -1)
-        steps = output.view(inputs.shape[1], inputs.shape[0], -1)
-        return steps.transpose(0, 1).contiguous()
-
-    def added_to(self, base: Tensor, inputs: Tensor) -> Tensor:
-        """``base`` plus the outputs of inputs ``[B, d]``."""
-        biased = self._bias is not None or self._own_bias is not None
-        if biased or self._own is not None or self._offset is not None:
-            return base + self(inputs)
-        return torch.addmm(base, inputs, self._turned)
-
-    def note(self, back: Tensor, inputs: Tensor) -> None:
-        """The terms of the gradient ``back [T, B, out]`` of the outputs of ``inputs``."""
-        if not self.is_watched:
-            return
-        rows = self._by_record(back).to(self._value.dtype).contiguous()
-        if self._weight is not None:
-            met = self._by_record(inputs).to(self._value.dtype).contiguous()
-            self._weight.add(Outer(rows, met))
-        for bias in self._biases:
-            bias.add(Dense(rows.sum(1)))
-
-    def _by_record(self, tensor: Tensor) -> Tensor:
-        """``[B, T, d]`` from ``[T, B * N, d]`` or ``[B * N, d]``."""
-        if tensor.dim() == 3:
-            tensor = tensor.transpose(0, 1)
-        return tensor.reshape(self._tape.records, -1, tensor.shape[-1])
-
-
-def _is_differentiated(weight: Weight | None) -> bool:
-    """Whether autograd itself gives the gradient of each record's own weight."""
-    return weight is not None and (weight.tape.dense or weight.own is not None)
-
-
-def _own_weight(weight: Weight | None) -> Tensor | None:
-    """Each record's own weight, ``[B, *shape]``, where it differs from the shared one."""
-    if weight is None:
-        return None
-    if _is_differentiated(weight):
-        return weight.per_record()
-    return None if weight.offset is None else weight.offset.moved(weight.value)
-
-
 def _in_order(steps: Sequence[Tensor], backwards: bool) -> Sequence[Tensor]:
     return steps[::-1] if backwards else steps
 
 
 def _stacked(steps: Sequence[Tensor], backwards: bool) -> Tensor:
-    return torch.stack(tuple(_in_order(steps, backwards)))
+    return torch.stack(tuple(_in_order(steps, backwards)), 1)

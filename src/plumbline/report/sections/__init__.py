@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from plumbline.report.learning import in_order
 from plumbline.report.reading import Study
-from plumbline.report.section import Section
+from plumbline.report.section import Figure, Section
 from plumbline.report.sections import (
     bending,
     cost,
     curvature,
     curves,
     epsilons,
+    learned,
     norms,
     others,
     progress,
+    reliability,
     results,
     risk,
     sensitivity,
@@ -25,10 +28,12 @@ from plumbline.report.sections import (
 )
 
 SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
-    statement.section,
+    learned.section,
     results.section,
     epsilons.section,
     cost.section,
+    reliability.section,
+    statement.section,
     spending.section,
     curves.section,
     bending.section,
@@ -42,3 +47,12 @@ SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
     settings.section,
 )
 """In the page's order, after the verdict."""
+
+
+def above_the_fold(study: Study) -> tuple[str, Sequence[Figure]]:
+    """The figures that a page begins with, and the section that says how to read them."""
+    if study.single:
+        return "learned", learned.figures(study)
+    if len(study.epsilons) > 1:
+        return "epsilons", [epsilons.figure(study, in_order(study)[0], "headline")]
+    return "results", [results.headline(study)]

@@ -1,4 +1,7 @@
-"""How clipping bends the gradient: the two vectors of paper 000, Fig. 7 and paper 004, Fig. 1."""
+"""How clipping bends the gradient: the true one, and what is left of it.
+
+The two vectors of Bias-Aware Minimisation, Fig. 7 and Gradient Misalignment, Fig. 1.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +48,10 @@ def section(study: Study) -> Section | None:
         "The true gradient g is the plain mean gradient of the probed records, which non-private "
         "SGD would take. The clipped mean is what the method would release before the noise: its "
         "own gradients (on views, at BAM's weights, averaged in buckets), clipped. It is a g + c, "
-        "c at a right angle to g: a is what is left of the gradient, c points elsewhere (paper "
-        "000, Theorem 1 and Fig. 7; paper 004, Fig. 1). A learning rate 1/a times as large undoes "
-        "the first; nothing undoes the second. The bias is the difference of the two; read its "
-        "norm together with the angle.",
+        "c at a right angle to g: a is what is left of the gradient, c points elsewhere "
+        "(Bias-Aware Minimisation, Theorem 1 and Fig. 7; Gradient Misalignment, Fig. 1). A "
+        "learning rate 1/a times as large undoes the first; nothing undoes the second. The bias "
+        "is the difference of the two; read its norm together with the angle.",
         "docs/clipping-or-noise.md",
     )
 
@@ -121,7 +124,7 @@ _PANELS: dict[str, tuple[str, str, Callable[[Any], Any]]] = {
 def _bias(study: Study, titles: list[str]) -> Figure:
     """The bias over training: its norm, its relative norm, and the angle, below each other."""
     traces: list[dict[str, Any]] = []
-    cells: dict[tuple[str, int], list[str]] = {}
+    cells: dict[tuple[str, float], list[str]] = {}
     for name, (_, axis, of) in _PANELS.items():
         lines = of_methods(study, titles, lambda row, name=name, of=of: of(at(row, "bias", name)))  # type: ignore[misc]
         for title, one in lines.items():

@@ -1,4 +1,4 @@
-"""What private training costs each group (paper 004, Eqs. 1 and 2)."""
+"""What private training costs each group (Gradient Misalignment, Eqs. 1 and 2)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def section(study: Study) -> Section | None:
         study,
         {title: cost.privacy_cost for title, cost in costs.items()},
         "accuracy",
-        "points of accuracy lost",
-        "Points of accuracy lost, by method and group: at zero, privacy costs nothing; marks of a "
-        "method far apart mean that it costs one group more.",
+        f"points of {study.main_title} lost",
+        f"Points of {study.main_title} lost, by method and group: at zero, privacy costs nothing; "
+        "marks of a method far apart mean that it costs one group more.",
     )
     added = _figure(
         study,
@@ -34,11 +34,20 @@ def section(study: Study) -> Section | None:
         "cost",
         "What it costs, and whom",
         "The difference to the same network trained without privacy, seed by seed.",
-        [Tabs("Cost", {"Accuracy lost": [lost], "Loss added": [added]})],
+        [
+            Tabs(
+                "Cost",
+                {
+                    f"{study.metrics[study.main].title} lost": [lost],
+                    "Loss added": [added],
+                },
+            )
+        ],
         NOT_COVERED,
-        "The privacy cost of a group is the accuracy it loses to private training (paper 004, Eq. "
-        "1), its excessive risk the loss it gains (Eq. 2). Pairs of runs share a seed, so that the "
-        "split of the data cancels. The gap is the largest difference between two groups.",
+        "The privacy cost of a group is the accuracy it loses to private training (Gradient "
+        "Misalignment, Eq. 1), its excessive risk the loss it gains (Eq. 2). Pairs of runs share a "
+        "seed, so that the split of the data cancels. The gap is the largest difference between "
+        "two groups.",
         "docs/fairness.md",
     )
 

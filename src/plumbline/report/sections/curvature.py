@@ -41,8 +41,8 @@ def section(study: Study) -> Section | None:
         parts,
         NOT_COVERED,
         "Eigenvalues come from Lanczos runs on the probed records; the plane of the landscape is "
-        "random and filter-normalised, so that planes of different models can be compared (paper "
-        "002, Figs. 5, 8 and 9).",
+        "random and filter-normalised, so that planes of different models can be compared "
+        "(Sharpness-Aware Training, Figs. 5, 8 and 9).",
         "docs/clipping-or-noise.md",
     )
 

@@ -1,4 +1,7 @@
-"""Training loss and gradient length of each group along the way (paper 004, Figs. 3, 8 to 10)."""
+"""Training loss and gradient length of each group along the way.
+
+From Gradient Misalignment, Figs. 3, 8 to 10.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ def section(study: Study) -> Section | None:
         "A group whose loss stays high, or whose gradient stays long, is being left behind.",
         [Tabs("Method", panels)],
         NOT_COVERED,
-        "The loss and the length of the mean gradient on the probed training records, as in paper "
-        "004, Figs. 3 and 8 to 10.",
+        "The loss and the length of the mean gradient on the probed training records, as in "
+        "Gradient Misalignment, Figs. 3 and 8 to 10.",
         "docs/clipping-or-noise.md",
     )
 

@@ -1,4 +1,7 @@
-"""What a private step costs each group, by cause: length, direction, noise (paper 004, Prop. 2)."""
+"""What a private step costs each group, by cause: length, direction, noise.
+
+From Gradient Misalignment, Prop. 2.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +37,9 @@ def section(study: Study) -> Section | None:
         "to second order.",
         [Tabs("Method", panels)],
         NOT_COVERED,
-        "The terms R_mag, R_dir and R_noise of paper 004 (Prop. 2): the change of a group's loss "
-        "in one step, to second order, split into what the shorter gradient does, what its wrong "
-        "direction does, and what noise does. Negative is a gain.",
+        "The terms R_mag, R_dir and R_noise of Gradient Misalignment (Prop. 2): the change of a "
+        "group's loss in one step, to second order, split into what the shorter gradient does, "
+        "what its wrong direction does, and what noise does. Negative is a gain.",
         "docs/clipping-or-noise.md",
     )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from plumbline.experiments.recipe import WORST
 from plumbline.fairness import NOT_COVERED
+from plumbline.fairness.evaluating import BY_NAME
 from plumbline.formats import finite, short
 from plumbline.report import figures as f
 from plumbline.report.reading import Study
@@ -23,8 +25,8 @@ def section(study: Study) -> Section | None:
             trials.setdefault(str(trial["method"]), []).append((rate, score, trial))
     if not trials:
         return None
-    objective = str(study.tuning.get("objective", "score"))
-    lower = "loss" in objective
+    objective = str(study.tuning.get("objective", study.recipe.tune.objective))
+    lower = BY_NAME[objective.removeprefix(WORST)].better == "lower"
     traces: list[dict[str, Any]] = []
     keys, rows = [], []
     for place, (title, own) in enumerate(trials.items()):

@@ -6,6 +6,7 @@ import html
 from collections.abc import Mapping
 from typing import Any
 
+from plumbline.formats import tiny
 from plumbline.report.reading import Study
 from plumbline.report.section import Grid, Html, Section
 
@@ -66,9 +67,10 @@ def _common(study: Study) -> Grid:
     )
     length = f"{budget.steps:,} steps" if budget.steps else f"{budget.epochs:g} epochs"
     rows = [
-        ["data", _named(recipe.data.title, recipe.data.options)],
+        ["data", recipe.data.title],
+        *([name, _plain(value)] for name, value in recipe.data.options.items() if name != "path"),
         ["network", _named(recipe.model.name, recipe.model.options)],
-        ["budget", f"{spent}, δ = {budget.delta:g}, {length}"],
+        ["budget", f"{spent}, δ = {tiny(budget.delta)}, {length}"],
         ["sampling rate", f"{budget.sampling_rate:g}"]
         if budget.sampling_rate is not None
         else ["expected batch size", f"{budget.expected_batch_size:,}"],
@@ -79,6 +81,15 @@ def _common(study: Study) -> Grid:
     versions = next(iter(study.runs.values()))[0].versions
     rows += [[name, str(version)] for name, version in versions.items()]
     return Grid(["setting", "value"], rows, numeric=99, caption="What all methods share")
+
+
+def _plain(value: Any) -> str:
+    """An option of the data as people write it: "age: 0, 100; visits: 0, 8"."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{name}: {_plain(part)}" for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_plain(part) for part in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _named(name: str, options: Mapping[str, Any]) -> str:

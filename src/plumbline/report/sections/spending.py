@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plumbline.formats import tiny
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.report import figures as f
 from plumbline.report.curve_figures import Line, of_methods, over_steps
@@ -17,13 +18,14 @@ def section(study: Study) -> Section | None:
         return None
     lines = of_methods(study, titles, lambda row: row.get("epsilon"), "metrics")
     budget = study.recipe.budget
+    asked_before = study.recipe.data.found is not None  # for which the first step is not at zero
     several = "" if len(titles) < 2 else " Lines of methods that ask the same lie on each other."
     figure = over_steps(
         "spending-epsilon",
         "",
-        f"The privacy spent after each step, at delta {budget.delta:g}, by the "
+        f"The privacy spent after each step, at delta {tiny(budget.delta)}, by the "
         f"{budget.accountant.upper()} accountant.{several}",
-        {title: _from_zero(one) for title, one in lines.items()},
+        lines if asked_before else {title: _from_zero(one) for title, one in lines.items()},
         f.axis("ε spent", rangemode="tozero"),
         what="epsilon spent",
         shown=rounded_up,

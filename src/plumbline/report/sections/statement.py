@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 
+from plumbline.formats import tiny
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.report.reading import Study
 from plumbline.report.section import Html, Part, Section, Tabs
@@ -14,8 +15,11 @@ def section(study: Study) -> Section:
     titles = sorted(study.titles, key=lambda title: title not in study.private)
     panels: dict[str, list[Part]] = {title: [Html(_statement(study, title))] for title in titles}
     sentence = "What is promised to every record of the training data, and what is not."
-    if study.total is not None and study.total.private > 1:
-        sentence += f" Each statement is of one run. {study.total}"
+    found = study.totals
+    if found.shared:
+        sentence += f" Each statement is of one run. {' '.join(found.sentences)}"
+    elif found.everything.private > 1 and not study.single:
+        sentence += f" Each statement is of one run. {found.everything_words}"
     return Section(
         "statement",
         "The guarantee",
@@ -32,7 +36,7 @@ def _statement(study: Study, title: str) -> str:
     """A statement's paragraphs and lists; its first paragraph is the headline."""
     row = study.row(title)
     epsilon = rounded_up(row.epsilon, infinite="∞")
-    delta = f"{study.recipe.budget.delta:g}"
+    delta = tiny(study.recipe.budget.delta)
     figure = (
         f'<p class="epsilon"><span class="number">ε = {epsilon}</span> '
         f'<span class="beside">at δ = {delta}</span></p>'

@@ -1,4 +1,4 @@
-"""Whether gradients lie symmetrically about their mean (paper 001, Figs. 1 and 2)."""
+"""Whether gradients lie symmetrically about their mean (Geometric Perspective, Figs. 1 and 2)."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def section(study: Study) -> Section | None:
         "lopsided ones that it bends.",
         [Tabs("Method", panels)],
         NOT_COVERED,
-        "If the gradients' noise is symmetric, clipping keeps the direction of their mean (paper "
-        "001, Theorem 2). The plane is random, the same at every reading; the counts on it are "
-        "stored, not the records.",
+        "If the gradients' noise is symmetric, clipping keeps the direction of their mean "
+        "(Geometric Perspective, Theorem 2). The plane is random, the same at every reading; the "
+        "counts on it are stored, not the records.",
         "docs/clipping-or-noise.md",
     )
 
@@ -94,7 +94,7 @@ def _cosines(study: Study, title: str, last: dict[str, Any]) -> Figure | None:
         for (low, high), count in zip(pairs, counts, strict=True)
     ]
     if skew is not None:
-        rows.append(["bias b (paper 001, Eq. 5)", short(skew)])
+        rows.append(["bias b (Geometric Perspective, Eq. 5)", short(skew)])
     middle = [(low + high) / 2 for low, high in pairs]
     shares = [100 * count / sum(counts) for count in counts]
     width = 0.94 * (edges[1] - edges[0])

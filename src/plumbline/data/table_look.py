@@ -1,0 +1,228 @@
+"""One look at a table: what each column was taken for, what is wrong with it, and what to do.
+
+It is for whoever holds the table, and what it finds is not for release: no epsilon covers it.
+Nothing that trains uses it. Whoever follows its advice declares something, as they would have
+without it.
+
+The file is read once, and of a column with many different cells only some thousand are kept.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from plumbline.data.csv_files import CsvForm, read_csv
+from plumbline.data.files import TableError, not_utf8, reading
+from plumbline.data.numbers import numbers_of
+from plumbline.data.table_files import (
+    CELLS,
+    NO_HEADER,
+    Table,
+    TableSource,
+    existing,
+    open_table,
+)
+from plumbline.data.table_schema import NUMBER, Schema
+from plumbline.data.table_tally import MANY_CLASSES, Seen, Tally, as_groups, as_target
+from plumbline.registry import unknown
+
+
+@dataclass(frozen=True)
+class Look:
+    """A table as it was seen.
+
+    Attributes:
+        path: Its file, if it has one.
+        rows: How many rows were read.
+        columns: Its columns, in the order of the file.
+        problems: What is wrong with the file as a whole.
+        options: What says so on the command line.
+        target, sensitive: As they were given.
+        classes: How many rows each class has, if there are few.
+    """
+
+    path: Path | None
+    rows: int
+    columns: tuple[Seen, ...]
+    problems: tuple[str, ...]
+    options: Mapping[str, str]
+    target: str | None
+    sensitive: tuple[str, ...]
+    classes: Mapping[str, int]
+
+    @property
+    def schema(self) -> Schema:
+        """The columns as they would be declared."""
+        return Schema({one.name: one.column for one in self.columns})
+
+    def in_the_way(self, *, complete: bool = False) -> str:
+        """All that stands in the way, a line each, and the options that help.
+
+        Args:
+            complete: Whether a missing cell does.
+        """
+        lines = list(self.problems)
+        for one in self.columns:
+            if one.wrong and not one.remark:
+                lines.append(f"{one.name}: {one.wrong}. {one.advice}")
+            elif complete and one.missing:
+                cells = "cell is" if one.missing == 1 else "cells are"
+                lines.append(f"{one.name}: {one.missing:,} {cells} missing.")
+        if NO_HEADER in self.problems:
+            return f"All that stands in the way:\n- {NO_HEADER}"  # the names are a record's cells
+        if not lines:
+            return ""
+        listed = "\n".join(f"- {line}" for line in lines)
+        added = f"\nAdd to the command: {shlex.join(self._added)}" if self._added else ""
+        return f"All that stands in the way:\n{listed}{added}"
+
+    @property
+    def command(self) -> str:
+        """The command that trains on the table, with an option for each obstacle that has one."""
+        words = command_on(str(self.path), self.target or "COLUMN", self.sensitive)
+        return shlex.join([*words, *self._added])
+
+    @property
+    def _added(self) -> list[str]:
+        words, dropped = list[str](), list[str]()
+        pairs = [*self.options.items(), *(pair for one in self.columns for pair in one.options)]
+        for option, value in dict.fromkeys(pairs):  # of several columns, each once
+            if option == "--drop":
+                dropped.append(_quoted(value))
+            else:
+                words += [option, value]
+        if dropped:
+            words += ["--drop", ",".join(dropped)]
+        return words
+
+
+def command_on(
+    data: str, target: str | None, sensitive: Sequence[str], command: str = "train"
+) -> list[str]:
+    """The words of a command on some data."""
+    words = ["plumbline", command, "--data", data]
+    words += [] if target is None else ["--target", target]
+    for name in sensitive:
+        words += ["--sensitive", name]
+    return words
+
+
+def look_at(
+    source: TableSource,
+    *,
+    form: CsvForm | None = None,
+    target: str | None = None,
+    sensitive: Sequence[str] = (),
+    schema: Schema | None = None,
+    drop: Sequence[str] = (),
+    missing_values: Sequence[str] = ("",),
+) -> Look:
+    """Looks at all columns of a table but those that are dropped.
+
+    Args:
+        source: A csv or parquet file, a DataFrame, or an opened table.
+        form: Of a csv file.
+        target: The column that is to be predicted, if that is known.
+        sensitive: The columns of the groups.
+        schema: What is declared already.
+        drop: Columns that are left out.
+        missing_values: What a missing cell says.
+
+    Raises:
+        DataError: If the file cannot be read at all.
+    """
+    known, ragged = schema or Schema(), list[int]()
+    gaps = set(missing_values)
+    form = form or CsvForm()
+    path = existing(source) if isinstance(source, str | Path) else None
+    problems: list[str] = []
+    options: dict[str, str] = {}
+    if path is not None and path.suffix.lower() == ".csv":
+        try:
+            tallies, rows = _tallied(_pieces(path, form, ragged), known, gaps)
+        except UnicodeDecodeError:
+            line, encoding = not_utf8(path)
+            problems.append(
+                f"The file is not UTF-8 (line {line:,}); it looks like {encoding}: --encoding "
+                f"{encoding}."
+            )
+            options["--encoding"] = encoding
+            ragged.clear()
+            form = replace(form, encoding=encoding)
+            tallies, rows = _tallied(_pieces(path, form, ragged), known, gaps)
+    else:
+        table = source if isinstance(source, Table) else open_table(source)
+        tallies, rows = _tallied((chunk.columns for chunk in table.chunks()), known, gaps)
+    if not rows and not ragged:
+        raise TableError(f"{path or 'The table'} has no rows.")
+    if ragged:
+        places = ", ".join(f"{place + 1:,}" for place in ragged[:5])
+        problems.append(
+            f"{len(ragged):,} rows have more or fewer cells than the header (row {places}"
+            f"{', ...' if len(ragged) > 5 else ''}): mend them, or say how cells are separated "
+            "(--separator)."
+        )
+    names = list(tallies)
+    if bare := any(not np.isnan(number) for number in numbers_of(names)):
+        problems.append(NO_HEADER)
+    for name in (*([] if target is None else [target]), *sensitive, *drop):
+        if name not in names:
+            words = NO_HEADER if bare else f"{unknown('column called', name, names)}"
+            raise TableError(words[0].upper() + words[1:])
+    columns = []
+    for name, tally in tallies.items():
+        if name in drop or not rows:
+            continue
+        seen = tally.seen()
+        if name == target and known[name].kind != NUMBER:
+            seen = as_target(seen)
+        elif name in sensitive:
+            seen = as_groups(seen, tally.values)
+        columns.append(seen)
+    for option, value in form.options.items():
+        options.setdefault(f"--{option}", value)
+    classes = tallies[target].values if target is not None else None
+    few = classes is not None and len(classes) <= MANY_CLASSES
+    return Look(
+        path, rows, tuple(columns), tuple(problems), options, target, tuple(sensitive),
+        dict((classes or Counter()).most_common()) if few else {},
+    )  # fmt: skip
+
+
+def _pieces(path: Path, form: CsvForm, ragged: list[int]) -> Iterator[dict[str, list[str]]]:
+    try:
+        width = len(next(read_csv(path, 1, form, ragged), {})) or 1
+        ragged.clear()
+        yield from read_csv(path, max(1, CELLS // width), form, ragged)
+    except UnicodeDecodeError:
+        if form.encoding == "utf-8":
+            raise
+        with reading(None, path):
+            raise
+    except OSError:
+        with reading(None, path):
+            raise
+
+
+def _tallied(
+    pieces: Iterable[Mapping[str, list[str]]], known: Schema, gaps: set[str]
+) -> tuple[dict[str, Tally], int]:
+    tallies: dict[str, Tally] = {}
+    rows = 0
+    for piece in pieces:
+        for name, cells in piece.items():
+            if name not in tallies:
+                tallies[name] = Tally(name, known[name], gaps)
+            tallies[name].add(cells)
+        rows += len(cells)
+    return tallies, rows
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if "," in name else name

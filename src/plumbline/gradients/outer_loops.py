@@ -1,0 +1,203 @@
+"""Sums and norms of ``g_i = sum_t left_it right_it^T`` in compiled loops that store no ``g_i``.
+
+With few positions, ``g_i`` is larger than what it is made of, and writing it to memory and reading
+it again takes longer than computing it twice. The sum over records forms a small tile of one
+``g_i`` after the other in float32 registers, and adds them up in float64. The norms are
+``|g_i|^2 = sum_ts (left_t . left_s)(right_t . right_s)``, in float64 because this cancels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plumbline.compiled import Together, compiled
+from plumbline.gradients.vector_loops import (
+    COLUMNS,
+    DOUBLE_COLUMNS,
+    LANES,
+    ROWS,
+    add_double_tile,
+    add_weighted_tile,
+)
+
+Floats = NDArray[np.float32]
+
+_RECORDS = 512  # whose factors of a tile stay in the cache
+_ROWS = 64  # of the sum: they stay in the cache while all records pass
+
+
+def add_outer(
+    left: Tensor, right: Tensor, weights: Tensor, total: Tensor, together: Together
+) -> None:
+    """Notes a loop that adds ``sum_i weights_i g_i`` to ``total``, each ``g_i`` once complete.
+
+    Args:
+        left: ``[B, T, m]`` on the processor, float32.
+        right: ``[B, T, n]``, float32.
+        weights: ``[B]``, float64.
+        total: ``[m, n]``, float64.
+        together: Where to note it.
+    """
+    lefts, rights = left.contiguous().numpy(), right.contiguous().numpy()
+    factors, sums = weights.numpy(), total.numpy()
+    together.add(lambda start, stop: _add(lefts, rights, factors, sums, start, stop), left.shape[2])
+
+
+def add_rank_one(
+    left: Tensor, right: Tensor, weights: Tensor, total: Tensor, together: Together
+) -> None:
+    """The same for ``g_i = left_i right_i^T``, from ``[B, m]`` and ``[B, n]``, all in float64."""
+    lefts, rights = left.contiguous().numpy(), right.contiguous().numpy()
+    factors, sums = weights.numpy(), total.numpy()
+    together.add(
+        lambda start, stop: _add_rank_one(lefts, rights, factors, sums, start, stop), left.shape[1]
+    )
+
+
+def gram_squares(left: Tensor, right: Tensor, together: Together) -> Tensor:
+    """Squared norms ``[3, B]`` of ``g_i``, ``left_i`` and ``right_i``, once the loop was run."""
+    squares = torch.empty(3, len(left), dtype=torch.float64)
+    lefts, rights, found = left.contiguous().numpy(), right.contiguous().numpy(), squares.numpy()
+    together.add(lambda start, stop: _gram(lefts, rights, found, start, stop), len(left))
+    return squares
+
+
+@compiled(reorder=True)
+def _dots(a: Floats, b: Floats, x: Floats, y: Floats) -> tuple[float, float, float, float]:
+    """``a . x, a . y, b . x, b . y`` in float64."""
+    ax, ay, bx, by = 0.0, 0.0, 0.0, 0.0
+    for k in range(len(a)):
+        a_k, b_k, x_k, y_k = np.float64(a[k]), np.float64(b[k]), np.float64(x[k]), np.float64(y[k])
+        ax += a_k * x_k
+        ay += a_k * y_k
+        bx += b_k * x_k
+        by += b_k * y_k
+    return ax, ay, bx, by
+
+
+@compiled(fuse=True)
+def _add_edge(
+    total: NDArray[np.float64], weight: float, left: Floats, right: Floats, first: int, last: int,
+    begin: int,
+) -> None:  # fmt: skip
+    """One record's product in rows ``first .. last - 1``, from column ``begin`` on."""
+    own = np.empty(right.shape[1], np.float32)
+    for row in range(first, last):
+        own[:] = 0
+        for t in range(len(left)):
+            factor, columns = left[t, row], right[t]
+            for j in range(begin, len(own)):
+                own[j] += factor * columns[j]
+        sums = total[row]
+        for j in range(begin, len(own)):
+            sums[j] += weight * own[j]
+
+
+@compiled(
+    "void(float32[:, :, ::1], float32[:, :, ::1], float64[::1], float64[:, ::1], int64, int64)"
+)
+def _add(
+    left: Floats, right: Floats, weights: NDArray[np.float64], total: NDArray[np.float64],
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    records, positions, rows = left.shape
+    columns = right.shape[2]
+    sums, lefts, rights = total.reshape(-1), left.reshape(-1), right.reshape(-1)
+    whole = columns - columns % LANES
+    for first in range(start, stop, _ROWS):
+        last = min(first + _ROWS, stop)
+        tiled = last - (last - first) % ROWS
+        for i in range(records):
+            weight, own, other = weights[i], i * positions * rows, i * positions * columns
+            column = 0
+            while column < whole:
+                wide = whole - column >= COLUMNS
+                for row in range(first, tiled, ROWS):
+                    if wide:
+                        add_weighted_tile(
+                            sums, row * columns + column, columns, weight, lefts, own + row, rows,
+                            rights, other + column, columns, positions, 3,
+                        )  # fmt: skip
+                    else:
+                        add_weighted_tile(
+                            sums, row * columns + column, columns, weight, lefts, own + row, rows,
+                            rights, other + column, columns, positions, 1,
+                        )  # fmt: skip
+                column += COLUMNS if wide else LANES
+            if whole < columns:
+                _add_edge(total, weight, left[i], right[i], first, tiled, whole)
+            if tiled < last:
+                _add_edge(total, weight, left[i], right[i], tiled, last, 0)
+
+
+@compiled("void(float32[:, ::1], float32[:, ::1], float64[::1], float64[:, ::1], int64, int64)")
+def _add_rank_one(
+    left: Floats, right: Floats, weights: NDArray[np.float64], total: NDArray[np.float64],
+    start: int, stop: int,
+) -> None:  # fmt: skip
+    records, columns = right.shape
+    blocks = (stop - start + ROWS - 1) // ROWS
+    panels = (columns + DOUBLE_COLUMNS - 1) // DOUBLE_COLUMNS
+    lefts = np.zeros((blocks, _RECORDS, ROWS))
+    rights = np.zeros((panels, _RECORDS, DOUBLE_COLUMNS), np.float32)
+    flat, left_numbers, right_numbers = total.reshape(-1), lefts.reshape(-1), rights.reshape(-1)
+    edge = np.empty((ROWS, DOUBLE_COLUMNS))
+    for first in range(0, records, _RECORDS):
+        count = min(_RECORDS, records - first)
+        for i in range(count):
+            weight, own, other = weights[first + i], left[first + i], right[first + i]
+            for block in range(blocks):
+                begin = start + block * ROWS
+                for p in range(min(ROWS, stop - begin)):
+                    lefts[block, i, p] = weight * own[begin + p]
+            for panel in range(panels):
+                begin = panel * DOUBLE_COLUMNS
+                for j in range(min(DOUBLE_COLUMNS, columns - begin)):
+                    rights[panel, i, j] = other[begin + j]
+        for panel in range(panels):
+            column, right_at = panel * DOUBLE_COLUMNS, panel * _RECORDS * DOUBLE_COLUMNS
+            width = min(DOUBLE_COLUMNS, columns - column)
+            for block in range(blocks):
+                row, left_at = start + block * ROWS, block * _RECORDS * ROWS
+                rows = min(ROWS, stop - row)
+                if rows == ROWS and width == DOUBLE_COLUMNS:
+                    add_double_tile(
+                        flat, row * columns + column, columns,
+                        left_numbers, left_at, right_numbers, right_at, count,
+                    )  # fmt: skip
+                    continue
+                edge[:] = 0
+                add_double_tile(
+                    edge.reshape(-1), 0, DOUBLE_COLUMNS,
+                    left_numbers, left_at, right_numbers, right_at, count,
+                )  # fmt: skip
+                for p in range(rows):
+                    for j in range(width):
+                        total[row + p, column + j] += edge[p, j]
+
+
+@compiled("void(float32[:, :, ::1], float32[:, :, ::1], float64[:, ::1], int64, int64)")
+def _gram(left: Floats, right: Floats, squares: NDArray[np.float64], start: int, stop: int) -> None:
+    positions = left.shape[1]
+    for i in range(start, stop):
+        total, lefts, rights = 0.0, 0.0, 0.0
+        for t in range(0, positions, 2):
+            for s in range(0, t + 1, 2):
+                # Two by two positions; beyond the last one, it takes the place and does not count.
+                t1, s1 = min(t + 1, positions - 1), min(s + 1, positions - 1)
+                a, b, c, d = _dots(left[i, t], left[i, t1], left[i, s], left[i, s1])
+                x, y, z, w = _dots(right[i, t], right[i, t1], right[i, s], right[i, s1])
+                both = a * x
+                if s1 > s:
+                    both += b * y
+                if t1 > t:
+                    both += c * z
+                if s1 > s and t1 > t:
+                    both += d * w
+                total += both if s == t else 2 * both
+            lefts += a + d if t1 > t else a  # the last s was t
+            rights += x + w if t1 > t else x
+        squares[0, i], squares[1, i], squares[2, i] = max(total, 0.0), lefts, rights
