@@ -333,8 +333,9 @@ def test_it_is_marked_as_released_before_it_is_there(
     """And a limit on what is released leaves nothing behind."""
     from plumbline.experiments.exporting import writing
 
-    def refuse(run: Path) -> None:
+    def refuse(run: Path, *, ledger: Path | None) -> None:
         assert run == runs["a number"]
+        assert ledger is None
         assert not (tmp_path / "model").exists()
         raise BudgetExceeded("the limit")
 
