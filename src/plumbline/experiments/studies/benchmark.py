@@ -47,7 +47,9 @@ def benchmark(job: Job) -> Measurements:
     found = {}
     for title, method in part.methods.items():
         for column, model in part.models.items():
-            ratio = stored.get(model, {}).get(method, {}).get("ratio")
-            if ratio is not None:
-                found[f"{title} / step time / {column}"] = Measured(float(ratio))
+            own = stored.get(model, {}).get(method, {})
+            if "ratio" in own:
+                found[f"{title} / step time / {column}"] = Measured(
+                    own["ratio"], bounds=(own["low"], own["high"])
+                )
     return Measurements(found, notes=(f"Ratios to DP-SGD from {path.name}: medians of a race.",))
