@@ -15,6 +15,7 @@ from plumbline.experiments.recipe import Recipe, RecipeError
 from plumbline.experiments.running import started
 from plumbline.experiments.studies import STUDIES
 from plumbline.experiments.studies.benchmark import BenchmarkPart
+from plumbline.experiments.studies.comparison import BESIDE, BEST
 
 ROOT = recipes.folder() / "papers"
 SHIPPED = names()
@@ -56,7 +57,7 @@ def recipe_of(settings: dict[str, Any]) -> Recipe | None:
         return Recipe.of(settings["recipe"])
     if "budget" not in settings:
         return None
-    return Recipe.of({key: value for key, value in settings.items() if key != "pair"})
+    return Recipe.of({key: value for key, value in settings.items() if key not in BESIDE})
 
 
 def test_every_table_and_figure_is_there() -> None:
@@ -64,6 +65,7 @@ def test_every_table_and_figure_is_there() -> None:
     figures = {f"004-figures-{data}" for data in ("adult", "dutch", "mnist", "celeba")}
     others = {"000-figure-2-cifar10", "000-figure-2-fashion-mnist", "000-figure-3"}
     others |= {"001-examples", "001-symmetry-mnist", "001-symmetry-cifar10", "002-figure-4"}
+    others |= {"000-table-1", "002-table-2", "003-tables", "beyond-fashion-mnist"}
     assert tables | figures | others | {"002-table-4", "004-figure-5"} <= set(SHIPPED)
     stems = {path.name.removesuffix(".toml") for path in ROOT.glob("*.toml")}
     assert stems == {name + ending for name in SHIPPED for ending in ("", ".published")}
@@ -74,7 +76,9 @@ PAPERS = {
     "000": "Bias-Aware Minimisation",
     "001": "Geometric Perspective",
     "002": "Sharpness-Aware Training",
+    "003": "Clipping Bias Reduction",
     "004": "Gradient Misalignment",
+    "bey": "Beyond the papers",
 }
 
 
@@ -100,9 +104,18 @@ def test_published_rows_and_claims_are_about_rows_of_the_recipe(name: str) -> No
     if plan.study == "comparison":
         recipe = recipe_of(plan.settings)
         assert recipe is not None
-        labels = {row.base + row.place for row in recipe.methods if row.origin != "tuned"}
+        labels = {row.base + row.place for row in recipe.rows if row.origin != "tuned"}
+        places = {"", *(f", epsilon {one:g}" for one in recipe.epsilons)}
+        labels |= {f"{row.base}{BEST}{place}" for row in recipe.methods for place in places}
         probed = recipe.probe.measure if recipe.probe else ()
-        metrics = {"accuracy", "loss", *COSTS, *(f"{cost} gap" for cost in COSTS), *probed}
+        metrics = {
+            "accuracy",
+            "loss",
+            "error reduction",
+            *COSTS,
+            *(f"{cost} gap" for cost in COSTS),
+            *probed,
+        }
         for key in keys:
             row, metric, *_ = key.split(" / ")
             assert row in labels

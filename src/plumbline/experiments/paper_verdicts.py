@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from plumbline.experiments.claim_intervals import ClaimPart, Interval, Shown
+from plumbline.experiments.claim_intervals import MOST_SEEDS, ClaimPart, Interval, Shown
 from plumbline.experiments.papers import PaperClaim, Published, PublishedFile
 from plumbline.experiments.studies import Measured, Measurements
 
@@ -151,8 +151,11 @@ def _part(part: ClaimPart, measured: Measurements) -> PartOutcome:
 
 
 def _needed(parts: tuple[PartOutcome, ...]) -> str:
-    open_ = [one.seeds for one in parts if one.shown is Shown.UNDECIDED]
-    known = [seeds for seeds in open_ if seeds is not None]
-    if len(known) < len(open_):
-        return "one measurement; it would take at least 3 seeds"
-    return f"it would take about {max(known)} seeds"
+    left = [one for one in parts if one.shown is Shown.UNDECIDED]
+    if any(math.isnan(one.interval.low) for one in left):
+        return "one seed; it would take at least 3"
+    known = [one.seeds for one in left if one.seeds is not None]
+    if len(known) < len(left):
+        return "a longer measurement would tell"
+    most = max(known)
+    return f"it would take {'over ' if most == MOST_SEEDS else 'about '}{most} seeds"

@@ -28,10 +28,10 @@ from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import RecipeError, require_known
 from plumbline.experiments.run_result import commit
 from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
+from plumbline.experiments.studies.base import NOT_RECORDED
 from plumbline.results import to_json
 
 RESULT = "reproduction.json"
-NOT_RECORDED = "not recorded"
 
 
 @dataclass(frozen=True)
@@ -238,6 +238,8 @@ def _require_size(name: str, plan: ReproductionFile, size: Size) -> None:
 
 def _commits(root: Path, measured: Measurements) -> tuple[str, ...]:
     """What the runs were made with; this commit where a study has no runs of its own."""
+    if measured.made_with is not None:
+        return (measured.made_with,)
     both = (*measured.paper.values(), *measured.tuned.values())
     folders = {folder for one in both for folder in one.folders}
     found = {read_json(root / one / VERSIONS).get("commit") for one in folders} or {commit()}

@@ -19,6 +19,7 @@ from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import started
 from plumbline.training import Private
 
+NOT_RECORDED = "not recorded"
 Kind = TypeVar("Kind", bound=SettingsPart)
 
 
@@ -94,12 +95,14 @@ class Measurements:
         tuned: With every method tuned alike; empty where that has no meaning or was not done.
         notes: What a reader must know.
         aim: What the tuning aimed at: "accuracy" or "loss".
+        made_with: The commit, where the study only reads what was measured before.
     """
 
     paper: dict[str, Measured]
     tuned: dict[str, Measured] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     aim: str = "accuracy"
+    made_with: str | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,13 @@ from pathlib import Path
 
 from plumbline.experiments.recipe import RecipeError, SettingsPart
 from plumbline.experiments.recipes import folder as recipes_folder
-from plumbline.experiments.studies.base import Job, Measured, Measurements, study
+from plumbline.experiments.studies.base import (
+    NOT_RECORDED,
+    Job,
+    Measured,
+    Measurements,
+    study,
+)
 
 
 class BenchmarkPart(SettingsPart):
@@ -43,8 +49,8 @@ def benchmark(job: Job) -> Measurements:
             f"There are no results at {path}. Run `python -m benchmarks.methods` in a checkout, "
             "with nothing else at work."
         )
-    stored = json.loads(path.read_text(encoding="utf-8"))["models"]
-    found = {}
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    stored, found = kept["models"], {}
     for title, method in part.methods.items():
         for column, model in part.models.items():
             own = stored.get(model, {}).get(method, {})
@@ -52,4 +58,6 @@ def benchmark(job: Job) -> Measurements:
                 found[f"{title} / step time / {column}"] = Measured(
                     own["ratio"], bounds=(own["low"], own["high"])
                 )
-    return Measurements(found, notes=(f"Ratios to DP-SGD from {path.name}: medians of a race.",))
+    note = f"Ratios to DP-SGD from {path.name}: medians of a race, with quartiles for an interval."
+    made_with = kept.get("machine", {}).get("commit", NOT_RECORDED)
+    return Measurements(found, notes=(note,), made_with=made_with)

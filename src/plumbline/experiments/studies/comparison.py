@@ -19,16 +19,25 @@ from plumbline.experiments.studies.base import Job, Measured, Measurements, stud
 from plumbline.experiments.studies.larger_class import LARGER_CLASS, larger_class
 from plumbline.fairness import Estimate, Number, Undefined
 
+BESIDE = ("pair", "reference")
+"""What a comparison's settings have beside the fields of a recipe."""
+BEST = ", best"
+
 
 @study("comparison")
 def comparison(job: Job) -> Measurements:
     """The table of a recipe.
 
-    ``pair`` beside its fields names the two groups whose costs are compared, where there are more.
+    Beside its fields, ``pair`` names the two groups whose costs are compared, where there are more,
+    and ``reference`` the label of the rows whose errors the other rows reduce.
     """
-    fields = {key: value for key, value in job.settings.items() if key != "pair"}
+    fields = {key: value for key, value in job.settings.items() if key not in BESIDE}
     table = compare(Recipe.of(fields), job.folder, workers=job.workers, on_progress=job.on_progress)
-    return measurements(table, job.folder, job.settings.get("pair"))
+    found = measurements(table, job.folder, job.settings.get("pair"))
+    found.paper.update(_best(table.recipe, found.paper))
+    if (reference := job.settings.get("reference")) is not None:
+        found.paper.update(_error_reductions(reference, found.paper))
+    return found
 
 
 def measurements(
@@ -49,6 +58,52 @@ def measurements(
     for key, shares in larger_class(table.recipe).items():
         columns[False][f"{LARGER_CLASS} / {key}"] = Measured.of(shares, seeds=seeds)
     return Measurements(columns[False], columns[True], aim=_aim(table.recipe))
+
+
+def _best(recipe: Recipe, found: Mapping[str, Measured]) -> dict[str, Measured]:
+    """For each label and epsilon, the numbers of the row of a sweep with the highest accuracy.
+
+    It is chosen by the mean over seeds on the test part, for all labels alike.
+    """
+    rows: dict[str, list[str]] = {}
+    for row in recipe.rows:
+        if row.origin != "tuned":
+            epsilon = "" if row.epsilon is None else f", epsilon {row.epsilon:g}"
+            rows.setdefault(f"{row.base}{BEST}{epsilon}", []).append(f"{row.base}{row.place}")
+    made = {}
+    for name, own in rows.items():
+        known = [row for row in own if not math.isnan(found[f"{row} / accuracy"].mean)]
+        if known:
+            best = max(known, key=lambda row: found[f"{row} / accuracy"].mean)
+            head = f"{best} / "
+            made |= {
+                f"{name} / {k.removeprefix(head)}": v
+                for k, v in found.items()
+                if k.startswith(head)
+            }
+    return made
+
+
+def _error_reductions(reference: str, found: Mapping[str, Measured]) -> dict[str, Measured]:
+    """By how many percent each best row reduces the reference's errors, in each seed.
+
+    From Sharpness-Aware Training, Table 2 (ERR).
+    """
+    made = {}
+    for key, one in found.items():
+        label, _, rest = key.partition(BEST)
+        if not rest.endswith(" / accuracy") or rest.count(" / ") > 1 or label == reference:
+            continue
+        other = found[f"{reference}{BEST}{rest}"]
+        made[key.removesuffix("accuracy") + "error reduction"] = Measured.of(
+            [
+                100 * (value - other.by_seed[seed]) / (100 - other.by_seed[seed])
+                for seed, value in one.by_seed.items()
+            ],
+            one.folders,
+            [int(seed) for seed in one.by_seed],
+        )
+    return made
 
 
 def _aim(recipe: Recipe) -> str:
