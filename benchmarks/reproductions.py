@@ -68,7 +68,8 @@ def pages() -> dict[Path, str]:
     found = kept()
     made = {PAGE: _page(found)}
     for path in sorted(METHODS.glob("*.md")):
-        if path.stem != "index" and (lines := _measured(path.stem, found)):
+        if path.stem not in ("index", "compose"):
+            lines = _measured(path.stem, found)
             body = path.read_text(encoding="utf-8").partition(f"\n{MEASURED}\n")[0].rstrip()
             made[path] = f"{body}\n\n{MEASURED}\n\n{lines}"
     return made
@@ -114,7 +115,7 @@ def _measured(method: str, found: list[Reproduction]) -> str:
         }
     ]
     if not lines:
-        return ""
+        return "No reproduction has measured it yet.\n"
     return "\n".join([*lines, "", "All numbers: [Reproductions](../reproductions.md).", ""])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -56,7 +57,7 @@ def summary(reproductions: Iterable[Reproduction]) -> str:
     """One row for each claim of each reproduction."""
     rows = [
         (
-            f"{found.published.source.split(' (')[0]}: {says}",
+            f"{re.sub(r' [(].*?[)]', '', found.published.source, count=1)}: {says}",
             verdict(outcome),
             _interval(outcome.deciding.interval),
             found.size,
