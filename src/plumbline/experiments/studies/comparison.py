@@ -129,10 +129,10 @@ def _costs(row: MethodRow, pair: Sequence[str] | None) -> Iterator[tuple[str, li
             yield f"{name} / {group}", _scaled(estimate.per_run, share)
         groups = tuple(cost.by_group) if pair is None else tuple(pair)
         if len(groups) == 2:
-            yield f"{name} gap", _scaled(_gap(*(cost.by_group[one] for one in groups)), share)
+            yield f"{name} gap", _scaled(gap_of(*(cost.by_group[one] for one in groups)), share)
 
 
-def _gap(first: Estimate, second: Estimate) -> list[Number]:
+def gap_of(first: Estimate, second: Estimate) -> list[Number]:
     """The difference of each run, with the sign that makes their mean the size of the gap."""
     pairs = zip(first.per_run, second.per_run, strict=True)
     signed = [
