@@ -70,7 +70,7 @@ def _best(recipe: Recipe, found: Mapping[str, Measured]) -> dict[str, Measured]:
         if row.origin != "tuned":
             epsilon = "" if row.epsilon is None else f", epsilon {row.epsilon:g}"
             rows.setdefault(f"{row.base}{BEST}{epsilon}", []).append(f"{row.base}{row.place}")
-    made = {}
+    made: dict[str, Measured] = {}
     for name, own in rows.items():
         known = [row for row in own if not math.isnan(found[f"{row} / accuracy"].mean)]
         if known:

@@ -98,22 +98,22 @@ def _map(study: Study, base: str, swept: tuple[str, ...], points: Points) -> Fig
         [metric.scale * _reached(study, points[x, y]) if (x, y) in points else None for x in across]
         for y in up
     ]
-    shown = [[f"{x:g}" for x in across], [f"{y:g}" for y in up]]
-    heat = {"type": "heatmap", "z": z, "colorscale": [[0, "@surface"], [1, "@c2"]]}
+    xs, ys = [f"{x:g}" for x in across], [f"{y:g}" for y in up]
     number = f"%{{z:.{metric.digits}f}}"
-    look = {"showscale": False, "texttemplate": number}
+    look = {"showscale": False, "colorscale": [[0, "@surface"], [1, "@c2"]]}
+    heat: dict[str, Any] = {"type": "heatmap", "z": z, "texttemplate": number, **look}
     axes = [f.axis(_shown(name), type="category") for name in swept]
     rows = [
         [y, *("" if value is None else f"{value:.{metric.digits}f}" for value in line)]
-        for y, line in zip(shown[1], z, strict=True)
+        for y, line in zip(ys, z, strict=True)
     ]
     return Figure(
         f"sweep-map-{'-'.join(swept).replace('_', '-')}-{study.titles.index(points[min(points)])}",
         f"{metric.title} of {base}",
         f"{metric.title} of {base} at each {_shown(swept[0])} and {_shown(swept[1])}.",
-        [f.trace(base, *shown, f"%{{x}}, %{{y}}: {number}", **heat, **look)],
+        [f.trace(base, xs, ys, f"%{{x}}, %{{y}}: {number}", **heat)],
         {"xaxis": axes[0], "yaxis": axes[1], "hovermode": "closest"},
-        Grid([f"{_shown(swept[1])} \\ {_shown(swept[0])}", *shown[0]], rows),
+        Grid([f"{_shown(swept[1])} \\ {_shown(swept[0])}", *xs], rows),
         height=380,
     )
 
@@ -123,7 +123,9 @@ def _reached(study: Study, title: str) -> float:
 
 
 def _value(part: MethodPart, name: str) -> float:
-    return float(part.settings.get(name, part.learning_rate))
+    value = part.settings.get(name, part.learning_rate)
+    assert value is not None  # a sweep has given it
+    return float(value)
 
 
 def _shown(name: str) -> str:
