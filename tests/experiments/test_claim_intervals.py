@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy import stats
 
-from plumbline.experiments.claim_intervals import MOST_SEEDS, ClaimPart, Shown
+from plumbline.experiments.claim_intervals import MOST_SEEDS, ClaimPart, PartVerdict
 from plumbline.experiments.studies import Measured
 
 FIRST, SECOND = [5.0, 7.0, 6.5, 8.0], [4.5, 6.0, 6.25, 7.0]
@@ -42,14 +42,14 @@ def test_bounds_leave_an_interval() -> None:
     }
     found = PART.interval(bounded)
     assert (found.low, found.high) == (1.25, 3.5)
-    assert PART.shown(bounded) is Shown.FULL
+    assert PART.shown(bounded) is PartVerdict.FULL
     assert ClaimPart(2.0, "b / x", 0.0, 1.0).interval(bounded).low == 0.75
 
 
 def test_one_seed_shows_nothing() -> None:
     alone = {"a / x": Measured.of([9.0]), "b / x": Measured.of([1.0])}
     assert math.isnan(PART.interval(alone).low)
-    assert PART.shown(alone) is Shown.UNDECIDED
+    assert PART.shown(alone) is PartVerdict.UNDECIDED
     assert PART.seeds_needed(alone) is None
 
 
@@ -57,7 +57,7 @@ def test_the_seeds_it_would_take_do_decide_it() -> None:
     """As many seeds, with the same mean and deviation, would show something."""
     part = ClaimPart("a / x", "b / x", 2.0, 1.0)
     wide = {"a / x": Measured.of([0.0, 3.0, 2.0]), "b / x": Measured.of([1.0, 1.0, 1.0])}
-    assert part.shown(wide) is Shown.UNDECIDED
+    assert part.shown(wide) is PartVerdict.UNDECIDED
     seeds = part.seeds_needed(wide)
     assert seeds is not None
     deviation = part.interval(wide).deviation

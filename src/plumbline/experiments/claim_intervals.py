@@ -25,7 +25,7 @@ MOST_SEEDS = 1000
 _SLACK = 1e-9
 
 
-class Shown(StrEnum):
+class PartVerdict(StrEnum):
     """What an interval shows of the difference that was claimed."""
 
     FULL = "holds"
@@ -37,7 +37,7 @@ class Shown(StrEnum):
 
 
 @dataclass(frozen=True)
-class Interval:
+class DifferenceInterval:
     """A difference and where it lies.
 
     Attributes:
@@ -86,12 +86,14 @@ class ClaimPart:
         loss = any(word in f"{self.this} {self.that}" for word in ("loss", "risk"))
         return "loss" if loss else "accuracy"
 
-    def interval(self, values: Mapping[str, Measured], factor: float | None = None) -> Interval:
+    def interval(
+        self, values: Mapping[str, Measured], factor: float | None = None
+    ) -> DifferenceInterval:
         """``this - factor x that``, with its interval."""
         times = self.factor if factor is None else factor
         return _combined([(1.0, self.this), (-times, self.that)], values)
 
-    def shown(self, values: Mapping[str, Measured]) -> Shown:
+    def shown(self, values: Mapping[str, Measured]) -> PartVerdict:
         """What was measured shows of it.
 
         It holds where the whole interval lies above the margin, and in direction where it lies
@@ -100,14 +102,14 @@ class ClaimPart:
         """
         found = self.interval(values)
         if math.isnan(found.mean):
-            return Shown.MISSING
+            return PartVerdict.MISSING
         if self.factor != 1 and _combined([(1.0, self.that)], values).mean < 0:
-            return Shown.UNDEFINED
+            return PartVerdict.UNDEFINED
         if found.low >= self.by - _SLACK:
-            return Shown.FULL
+            return PartVerdict.FULL
         if self._has_direction and self.interval(values, 1.0).low > 0:
-            return Shown.DIRECTION
-        return Shown.GONE if found.high < self.by else Shown.UNDECIDED
+            return PartVerdict.DIRECTION
+        return PartVerdict.GONE if found.high < self.by else PartVerdict.UNDECIDED
 
     def seeds_needed(self, values: Mapping[str, Measured]) -> int | None:
         """About how many seeds would decide it, at the same mean and deviation; None if unknown."""
@@ -130,7 +132,7 @@ class ClaimPart:
 
 def _combined(
     terms: Sequence[tuple[float, str | float]], values: Mapping[str, Measured]
-) -> Interval:
+) -> DifferenceInterval:
     """A weighted sum of keys and numbers."""
     constant, weights = 0.0, list[tuple[float, Measured]]()
     for weight, side in terms:
@@ -139,7 +141,7 @@ def _combined(
             continue
         for place, key in enumerate(side.split(MINUS)):
             if key not in values or math.isnan(values[key].mean):
-                return Interval(math.nan)
+                return DifferenceInterval(math.nan)
             weights.append((weight if place == 0 else -weight, values[key]))
     mean = constant + sum(weight * one.mean for weight, one in weights)
     names = [set(one.by_seed) for _, one in weights]
@@ -155,15 +157,15 @@ def _combined(
         return _of_seeds(mean, error * math.sqrt(runs), runs)
     if all(one.bounds is not None for _, one in weights):
         ends = [sorted(weight * end for end in one.bounds or ()) for weight, one in weights]
-        return Interval(
+        return DifferenceInterval(
             mean, constant + sum(e[0] for e in ends), constant + sum(e[1] for e in ends)
         )
-    return Interval(mean)
+    return DifferenceInterval(mean)
 
 
-def _of_seeds(mean: float, deviation: float, seeds: int) -> Interval:
+def _of_seeds(mean: float, deviation: float, seeds: int) -> DifferenceInterval:
     half = _student(seeds) * deviation / math.sqrt(seeds)
-    return Interval(mean, mean - half, mean + half, deviation)
+    return DifferenceInterval(mean, mean - half, mean + half, deviation)
 
 
 def _student(seeds: int) -> float:

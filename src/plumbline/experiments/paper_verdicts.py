@@ -12,7 +12,12 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from plumbline.experiments.claim_intervals import MOST_SEEDS, ClaimPart, Interval, Shown
+from plumbline.experiments.claim_intervals import (
+    MOST_SEEDS,
+    ClaimPart,
+    DifferenceInterval,
+    PartVerdict,
+)
 from plumbline.experiments.papers import PaperClaim, Published, PublishedFile
 from plumbline.experiments.studies import Measured, Measurements
 
@@ -45,9 +50,9 @@ class PartOutcome:
     """
 
     part: ClaimPart
-    shown: Shown
-    interval: Interval
-    tuned: Interval
+    shown: PartVerdict
+    interval: DifferenceInterval
+    tuned: DifferenceInterval
     explained: bool
     seeds: int | None
 
@@ -69,7 +74,7 @@ class ClaimOutcome:
     @property
     def deciding(self) -> PartOutcome:
         """The part that the verdict hangs on: the one that shows least."""
-        order = list(Shown)
+        order = list(PartVerdict)
         return max(self.parts, key=lambda one: order.index(one.shown))
 
 
@@ -115,30 +120,30 @@ def claim_outcome(claim: PaperClaim, measured: Measurements) -> ClaimOutcome:
     """The verdict on a claim: it holds if all of its parts do."""
     parts = tuple(_part(part, measured) for part in ClaimPart.of(claim))
     shown = [one.shown for one in parts]
-    gone = shown.count(Shown.GONE)
+    gone = shown.count(PartVerdict.GONE)
     explained = sum(one.explained for one in parts)
     for worst, verdict in (
-        (Shown.MISSING, PaperVerdict.MISSING),
-        (Shown.UNDEFINED, PaperVerdict.UNDEFINED),
+        (PartVerdict.MISSING, PaperVerdict.MISSING),
+        (PartVerdict.UNDEFINED, PaperVerdict.UNDEFINED),
     ):
         if worst in shown:
             return ClaimOutcome(verdict, "", parts)
     if gone:
         remark = "" if gone == len(parts) else f"in {gone} of {len(parts)} parts"
         return ClaimOutcome(PaperVerdict.CONTRADICTED, remark, parts)
-    if Shown.UNDECIDED in shown:
+    if PartVerdict.UNDECIDED in shown:
         return ClaimOutcome(PaperVerdict.UNDECIDED, _needed(parts), parts)
     if explained == len(parts):
         return ClaimOutcome(PaperVerdict.TUNING, "", parts)
     remark = f"tuning explains {explained} of {len(parts)} parts" if explained else ""
-    full = Shown.DIRECTION not in shown
+    full = PartVerdict.DIRECTION not in shown
     return ClaimOutcome(PaperVerdict.REPRODUCED if full else PaperVerdict.DIRECTION, remark, parts)
 
 
 def _part(part: ClaimPart, measured: Measurements) -> PartOutcome:
     shown = part.shown(measured.paper)
     tuned = part.interval(measured.tuned)
-    holds = shown in (Shown.FULL, Shown.DIRECTION)
+    holds = shown in (PartVerdict.FULL, PartVerdict.DIRECTION)
     aimed = part.about == measured.aim
     return PartOutcome(
         part=part,
@@ -146,12 +151,12 @@ def _part(part: ClaimPart, measured: Measurements) -> PartOutcome:
         interval=part.interval(measured.paper),
         tuned=tuned,
         explained=holds and aimed and tuned.high < part.by,
-        seeds=part.seeds_needed(measured.paper) if shown is Shown.UNDECIDED else None,
+        seeds=part.seeds_needed(measured.paper) if shown is PartVerdict.UNDECIDED else None,
     )
 
 
 def _needed(parts: tuple[PartOutcome, ...]) -> str:
-    left = [one for one in parts if one.shown is Shown.UNDECIDED]
+    left = [one for one in parts if one.shown is PartVerdict.UNDECIDED]
     if any(math.isnan(one.interval.low) for one in left):
         return "one seed; it would take at least 3"
     known = [one.seeds for one in left if one.seeds is not None]

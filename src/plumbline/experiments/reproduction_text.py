@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from plumbline.experiments.claim_intervals import Interval
+from plumbline.experiments.claim_intervals import DifferenceInterval
 from plumbline.experiments.paper_verdicts import ClaimOutcome
 from plumbline.experiments.reproducing import Reproduction
 from plumbline.experiments.studies import Measured
@@ -104,7 +104,7 @@ def _shown(value: Measured | None) -> str:
     return f"{value.mean:.4g}{error}"
 
 
-def _interval(value: Interval) -> str:
+def _interval(value: DifferenceInterval) -> str:
     if math.isnan(value.mean):
         return ""
     ends = "" if math.isnan(value.low) else f" ({value.low:.3g} to {value.high:.3g})"
