@@ -62,5 +62,9 @@ def test_two_settings_are_a_map(study: Study) -> None:
 
 
 def test_the_page_shows_it_where_there_is_a_sweep(study: Study, tmp_path: Path) -> None:
+    found = sweep.section(study)
+    assert found is not None
     assert 'id="sweep"' in page(study)
+    report = Path(__file__).parents[2] / "docs" / "report.md"
+    assert f"\n## {found.title}\n" in report.read_text(encoding="utf-8")
     assert sweep.section(read(comparison(tmp_path / "c", readings=False))) is None
