@@ -46,9 +46,10 @@ test: $(VENV)/.installed-dev
 
 # Lines that are run in this process: what compiled loops and other processes run is not counted.
 coverage: $(VENV)/.installed-dev
+	@mkdir -p build
 	$(BIN)/python -m pytest --quiet -n 2 --cov --cov-report=
 	$(BIN)/python -m coverage html --quiet
-	@echo "$$($(BIN)/python -m coverage report --format=total) % of the lines are run by the tests; which: build/coverage/index.html"
+	@echo "The tests run $$($(BIN)/python -m coverage report --format=total) % of the package's lines; build/coverage/index.html shows which." | tee build/coverage.txt
 
 # KEEP names what is taken from constraints.txt all the same: make test-lowest KEEP=torch
 test-lowest:
