@@ -61,10 +61,8 @@ def test_the_lowest_versions_are_those_of_pyproject() -> None:
     lowest = script("lowest").stdout.splitlines()
     kept = script("lowest", "torch").stdout.splitlines()
     assert all(re.fullmatch(r"[\w-]+==\d[\d.]*", line) for line in lowest)
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert all(
-        f'"{line.replace("==", ">=")}"' in re.sub(r"\[python\]", "", project) for line in lowest
-    )
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8").replace("[python]", "")
+    assert [line for line in lowest if f'"{line.replace("==", ">=")}"' not in project] == []
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert [line for line in kept if line not in lowest] == [
         line for line in pinned if line.startswith("torch==")
