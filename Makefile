@@ -100,6 +100,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.table_look
 
+docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m mkdocs build --strict --quiet
 
