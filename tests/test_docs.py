@@ -368,10 +368,11 @@ def test_every_page_of_a_method_is_one() -> None:
 # Opacus beside Plumbline
 
 
-def test_the_feature_table_names_what_exists() -> None:
+@pytest.mark.parametrize(("page", "fewest"), [(DOCS / "opacus.md", 15), (ROOT / "README.md", 8)])
+def test_the_feature_table_names_what_exists(page: Path, fewest: int) -> None:
     """Every name in the Plumbline column resolves; so does every one of Opacus, if it is there."""
-    rows = table_of(DOCS / "opacus.md", "feature")
-    assert len(rows) >= 15
+    rows = table_of(page, "feature")
+    assert len(rows) >= fewest
     theirs = importlib.util.find_spec("opacus") is not None
     for feature, opacus, own in rows:
         names = re.findall(r"`([^`]+)`", own)
@@ -414,6 +415,8 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert found.exists(), f"{named(page)} links to {target}"
         if anchor and found.suffix == ".md":
             assert anchor in anchors(found), f"{named(page)} links to {target}#{anchor}"
+    for picture in re.findall(r'<img src="([^"]+)"', text):
+        assert (page.parent / picture).is_file(), f"{named(page)} shows {picture}"
 
 
 def anchors(page: Path) -> set[str]:

@@ -53,6 +53,14 @@ Limit = Annotated[
 Workers = Annotated[
     int | None, typer.Option(help="Runs at a time.", show_default="one for each core", min=1)
 ]
+Shard = Annotated[
+    str | None,
+    typer.Option(
+        help="Make one part of the runs, for a job array: 3/16 is the third of sixteen. Without it "
+        "the same command puts the parts together.",
+        metavar="K/N",
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option(

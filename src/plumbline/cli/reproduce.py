@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table
-from plumbline.cli.interrupts import stopping
-from plumbline.cli.options import Workers
+from plumbline.cli.interrupts import ending_with_its_part, stopping
+from plumbline.cli.options import Shard, Workers
 from plumbline.cli.progress import watching
 from plumbline.formats import seconds
 
@@ -33,6 +33,7 @@ def reproduce(
         "runs"
     ),
     workers: Workers = None,
+    shard: Shard = None,
     json_: Json = False,
 ) -> None:
     """Makes a paper's table or figure, with the published numbers beside ours and a verdict."""
@@ -43,8 +44,8 @@ def reproduce(
         raise WrongUse("Which one? `plumbline reproduce --list` lists them.")
     from plumbline.experiments.reproducing import reproduce as make
 
-    with watching() as watch, stopping(watch, out / f"{name}-{size}"):
-        found = make(name, size, out, workers=workers, on_progress=watch)
+    with ending_with_its_part(), watching() as watch, stopping(watch, out / f"{name}-{size}"):
+        found = make(name, size, out, workers=workers, shard=shard, on_progress=watch)
     if json_:
         from plumbline.fairness import to_json
 

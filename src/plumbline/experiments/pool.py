@@ -126,6 +126,10 @@ class Workers:
             self._in_processes(waiting, root, progress, tell, ledger)
         return [run(spec, root) for spec in specs]
 
+    def of_row(self, place: int) -> Workers:
+        """Those that make the trials of the row at a place: these; of a part, see ``sharding``."""
+        return self
+
     def _check_fitting(self, specs: Sequence[RunSpec]) -> None:
         for spec in specs:
             if parts_of(spec) not in self._fitting:

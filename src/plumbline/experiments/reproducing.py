@@ -23,8 +23,12 @@ from plumbline.experiments.paper_verdicts import (
 from plumbline.experiments.papers import PublishedFile, ReproductionFile, Size, read
 from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import RecipeError, require_known
+from plumbline.experiments.sharding import workers_for
 from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
 from plumbline.results import to_json
+
+_OF_RUNS = "comparison"
+"""The study whose runs can be split over a job array; the others measure in one process."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,7 @@ def reproduce(
     folder: str | os.PathLike[str] = "runs",
     *,
     workers: int | None = None,
+    shard: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Reproduction:
     """Makes a paper's table or figure and judges it.
@@ -142,14 +147,21 @@ def reproduce(
         size: "quick" or "paper".
         folder: Where runs are kept; what is finished is not repeated.
         workers: How many runs at a time.
+        shard: A part of the runs, such as "3/16", for a job array.
         on_progress: Called with a `Progress` now and then.
+
+    Raises:
+        PartMade: With ``shard``, when that part is made.
     """
     if size not in ("quick", "paper"):
         raise RecipeError(f"size is {size!r}; it must be 'quick' or 'paper'.")
     plan, published = read(name)
     require_known("study", plan.study, list(STUDIES))
     kept = Path(folder) / f"{name}-{size}"
-    measured = STUDIES[plan.study](Job(plan.at(size), kept, workers, on_progress))
+    if shard is not None and plan.study != _OF_RUNS:
+        raise RecipeError(f"{name} is not made of runs that can be split: leave out --shard.")
+    with workers_for(shard, workers) as pool:
+        measured = STUDIES[plan.study](Job(plan.at(size), kept, pool, on_progress))
     found = Reproduction(name, size, str(kept), plan, published, measured)
     make_folder(kept)
     write_text(kept / "reproduction.md", str(found))

@@ -29,7 +29,7 @@ class BenchmarkPart(SettingsPart):
 
 
 def results() -> Path:
-    """Where the benchmark writes: beside ``src`` in a checkout."""
+    """Where the benchmark writes in a checkout; an installation has the file at the same place."""
     return recipes_folder().parent / "benchmarks" / "results" / "methods.json"
 
 
@@ -43,11 +43,16 @@ def benchmark(job: Job) -> Measurements:
             f"There are no results at {path}. Run `python -m benchmarks.methods` in a checkout, "
             "with nothing else at work."
         )
-    stored = json.loads(path.read_text(encoding="utf-8"))["models"]
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    stored, machine = kept["models"], kept["machine"]
     found = {}
     for title, method in part.methods.items():
         for column, model in part.models.items():
             ratio = stored.get(model, {}).get(method, {}).get("ratio")
             if ratio is not None:
                 found[f"{title} / step time / {column}"] = Measured(float(ratio))
-    return Measurements(found, notes=(f"Ratios to DP-SGD from {path.name}: medians of a race.",))
+    note = (
+        f"Ratios to DP-SGD from {path.name}: medians of a race, on {machine['processor']} with "
+        f"{machine['threads']} threads and torch {machine['torch']}."
+    )
+    return Measurements(found, notes=(note,))
