@@ -461,6 +461,24 @@ def test_a_recording_does_not_depend_on_records() -> None:
         assert all(map(torch.equal, found[0], other))
 
 
+class Unseen(nn.Module):
+    """Writes into memory in a way that no operation shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        factor = torch.zeros(1)
+        np.from_dlpack(factor)[:] = 2.0
+        return self.inside(x) * factor
+
+
+def test_a_program_that_gives_other_numbers_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.gradients.programs._COMPARED", 0)
+    assert Counted(Unseen()).own_code_ran(10)
+
+
 def test_recording_leaves_the_generators_alone() -> None:
     run = Counted(network(), on_trust=False)
     torch.manual_seed(1)

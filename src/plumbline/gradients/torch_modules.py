@@ -37,7 +37,7 @@ _KINDS: set[type[nn.Module]] = _DRAWING | {
     nn.CrossEntropyLoss, nn.NLLLoss, nn.BCEWithLogitsLoss, nn.BCELoss,
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss,
 }  # fmt: skip
-_CODE: dict[Any, Any] = {kind: kind.forward for kind in _KINDS}
+_CODE = {kind.forward for kind in _KINDS}
 _any_hook_for_all: Callable[[], object] = torch_module._has_any_global_hook
 _CALL = nn.Module.__call__
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -60,7 +60,8 @@ class TorchModules:
         self._modules: list[nn.Module] = []
         self.alone = all(self._add(one) for one in modules)
         self._types: list[Any] = list(map(type, self._modules))
-        self._code = [(kind, _CODE.get(kind)) for kind in dict.fromkeys(self._types)]
+        self._code = [(kind, kind.forward) for kind in dict.fromkeys(self._types)]
+        self.alone = self.alone and all(code in _CODE for _, code in self._code)
         self._tensors = [one for module in self._modules for one in _tensors(module)]
         self._kinds = list(map(_kind, self._tensors))
         self._dtype = torch.get_default_dtype()
