@@ -68,6 +68,9 @@ class Programs:
         model: The model.
         loss: What its loss is: a module of torch's, or anything else.
         trust: Given if the model and the loss may be others than torch's own.
+
+    Attributes:
+        used: Whether a program has been run instead of the model.
     """
 
     def __init__(self, model: nn.Module, loss: Any, trust: Trust | None = None) -> None:
@@ -75,6 +78,7 @@ class Programs:
         self._modules = TorchModules(model, loss)
         self._seen: tuple[int, ModelParts] | None = None  # a model on trust, as it was
         self._known: dict[object, _Known] = {}
+        self.used = False
 
     @property
     def proven(self) -> bool:
@@ -115,7 +119,7 @@ class Programs:
             result: PerSampleGradients = known.program(given.tensors, records)
         except (RuntimeError, IndexError):  # a class out of range, say: the model names the line
             return own()
-        known.runs += 1
+        known.runs, self.used = known.runs + 1, True
         if self._trust is None or (known.runs > _COMPARED and self._trust.coin() >= _AGAIN):
             return result
         return known.compared(result, own(), records)

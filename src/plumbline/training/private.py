@@ -543,6 +543,7 @@ class Private:
             noise_source=self._source.describe() + shared_by(self.processes, seeded=self.seeded),
             seeded=self.seeded,
             isolation=self.isolation,
+            recorded=self.programs is not None and self.programs.used and self.programs.proven,
             audited="" if self.audited is None else self.audited.verdict,
             unit="user" if isinstance(self._sampler, UserSampler) else "record",
             public_constants=constants,
