@@ -83,6 +83,7 @@ class Statement:
         noise_source: a sentence about the source of randomness.
         seeded: whether anyone who knows the seed can recompute the randomness.
         isolation: how records were kept apart: "vmap" or "loop".
+        recorded: whether the operations of a single record's run were recorded and repeated.
         audited: what was found when neighbouring batches of the run were compared, if they were.
         steps_done: steps charged so far.
         steps_planned: steps of the whole run.
@@ -112,6 +113,7 @@ class Statement:
     noise_source: str
     seeded: bool = False
     isolation: Isolation = "vmap"
+    recorded: bool = False
     audited: str = ""
     steps_done: int
     steps_planned: int
@@ -142,6 +144,7 @@ class Statement:
         noise_source: str,
         seeded: bool = False,
         isolation: Isolation = "vmap",
+        recorded: bool = False,
         audited: str = "",
         unit: Unit = "record",
         releases: Iterable[tuple[StepRelease, int]] | None = None,
@@ -160,6 +163,7 @@ class Statement:
             noise_source: a sentence about the randomness.
             seeded: whether the randomness comes from a seed.
             isolation: how records were kept apart.
+            recorded: whether captures were recorded and repeated.
             audited: what was found when neighbouring batches were compared.
             unit: the unit of privacy.
             releases: what was charged, if not the plan's releases in `steps_done` steps.
@@ -191,6 +195,7 @@ class Statement:
             noise_source=noise_source,
             seeded=seeded,
             isolation=isolation,
+            recorded=recorded,
             audited=audited,
             steps_done=steps_done,
             steps_planned=plan.steps,
@@ -262,7 +267,11 @@ class Statement:
         if math.isinf(self.epsilon):
             return None
         return assumptions(
-            unit=self.unit, isolation=self.isolation, seeded=self.seeded, audited=self.audited
+            unit=self.unit,
+            isolation=self.isolation,
+            recorded=self.recorded,
+            seeded=self.seeded,
+            audited=self.audited,
         )
 
     @property

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from plumbline.clipping import Program
 from plumbline.evaluation import Views
 from plumbline.gradients.model_parts import parts_of
-from plumbline.gradients.programs import Programs
+from plumbline.gradients.programs import Programs, Trust
 from plumbline.gradients.state_watch import StateWatch
 from plumbline.mechanism.accountant import EpsilonCurve
 from plumbline.mechanism.calibration import Plan
@@ -156,6 +156,8 @@ class Private:
             self.model, torch.Generator().manual_seed(drawn), beside=[setup.loss, *augments]
         )
         self.programs: Programs | None = None
+        if self.isolation == "vmap":
+            self.programs = Programs(self.model, setup.loss)
         self._trained = trainable(self.model)
         self.audited: NeighbourAudit | None = None
         self._curve = EpsilonCurve(
@@ -361,13 +363,24 @@ class Private:
         return audit_neighbours(self, **settings)
 
     def record_captures(self) -> None:
-        """Records what captures do, and runs that instead of the model's code: for small models.
+        """Records captures of a small model with code of its own, and runs it without that code.
 
-        On trust: what the model's code reads must not change during the run, but for its weights
-        and what is watched (docs/isolation.md). The statement says so.
+        Captures of torch's own modules are recorded anyway. For others it is on trust: what the
+        model's code reads must not change during the run, but for its weights and what is watched
+        (docs/isolation.md). The statement says so.
+
+        Raises:
+            ValueError: If records are run one after the other.
         """
+        if self.programs is None:
+            raise ValueError(
+                'Captures can be recorded with isolation="vmap" only; this run has "loop".'
+            )
+        if self.programs.proven:
+            return
         coin = random.Random(self._source.stream("programs").bytes(8))
-        self.programs = Programs(lambda: self._watch.changes, coin.random)
+        trust = Trust(lambda: self._watch.changes, coin.random)
+        self.programs = Programs(self.model, self.setup.loss, trust)
         self.warnings = (*self.warnings, _RECORDED)
 
     def close(self) -> None:
@@ -530,6 +543,7 @@ class Private:
             noise_source=self._source.describe() + shared_by(self.processes, seeded=self.seeded),
             seeded=self.seeded,
             isolation=self.isolation,
+            recorded=self.programs is not None and self.programs.used and self.programs.proven,
             audited="" if self.audited is None else self.audited.verdict,
             unit="user" if isinstance(self._sampler, UserSampler) else "record",
             public_constants=constants,
