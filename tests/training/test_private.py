@@ -365,7 +365,7 @@ class TestChunks:
         whole, broken = network(), network()
         run(private(whole))
         mine = private(broken, max_physical_batch=most)
-        for turn in range(8):
+        for turn in range(7):
             for batch in mine:
                 if turn % 2:  # a batch that is left without a step
                     next(batch.chunks(), None)

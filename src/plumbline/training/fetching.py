@@ -117,8 +117,7 @@ class Fetching:
     def _pieces(self, start: int, workers: int) -> Iterator[Piece]:
         """What workers fetch: for each step a piece for each of them, or several for each chunk."""
         for step in range(start, self._stop):
-            method = self._chunks()
-            chunks = [] if method is None else method(step)
+            chunks = self._chunks_of(step)
             if not chunks:
                 continue
             indices, key = torch.cat(chunks), self.key(step)
@@ -128,6 +127,10 @@ class Fetching:
             for chunk in chunks:
                 for some in torch.split(chunk, -(-len(indices) // workers)):
                     yield Piece(step, some, key)
+
+    def _chunks_of(self, step: int) -> list[Tensor]:
+        chunks = self._chunks()
+        return [] if chunks is None else chunks(step)
 
     def _pull(self) -> bool:
         """Takes the next piece of this step from the workers; whether there was one."""

@@ -21,6 +21,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from plumbline.training.looping import until
 from plumbline.training.progress import Display, display_on
 from plumbline.without_trace import evaluating, no_trace
 
@@ -112,7 +113,7 @@ def fit(
         )
         watching = _Watch(private, display, "loss" in show, metrics)
         interrupted = stack.enter_context(_interruptible(display))
-        for batch in private:
+        for batch in until(private, private.stop):
             loss = private.step(batch)
             info = _info(private)
             watching.after(info, loss)
@@ -146,7 +147,7 @@ class _Watch:
     def after(self, info: StepInfo, loss: float) -> None:
         due = self._loss and self._display.is_due(info.step, self._display.beats)
         if due and not math.isnan(loss):
-            self._readings["loss"] = loss
+            self._readings["loss"] = float(loss)
         if self._metrics and self._display.is_due(info.step):
             with (
                 no_trace(self._private.model),

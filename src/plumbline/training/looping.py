@@ -32,7 +32,7 @@ def all_batches(private: Private) -> Iterator[PrivateBatch]:
             "write `for epoch in range(private.epochs):` and in it `for batch in "
             "private.epoch(epoch):`."
         )
-    return _until(private, private.stop)
+    return until(private, private.stop)
 
 
 def epoch(private: Private, number: int | None) -> Iterator[PrivateBatch]:
@@ -51,10 +51,11 @@ def epoch(private: Private, number: int | None) -> Iterator[PrivateBatch]:
             f"Epoch {number:,} is made already, so this loop does nothing: the run stands at step "
             f"{private.steps_done:,} of {private.stop:,}, and epochs are numbered from 0."
         )
-    return _until(private, end)
+    return until(private, end)
 
 
-def _until(private: Private, end: int) -> Iterator[PrivateBatch]:
+def until(private: Private, end: int) -> Iterator[PrivateBatch]:
+    """The batches of the steps up to ``end``, each to be stepped on."""
     while private.steps_done < end:
         before = private.steps_done
         yield private.draw()

@@ -112,7 +112,7 @@ class Stream:
                 raise
             step = self._awaited[0].step
             raise WorkersFailed(
-                f"The records of step {step} were not fetched: {str(error).partition(' (')[0]}. A "
+                f"The records of step {step} were not fetched: {error}. A "
                 "worker process ends like this when it is killed, for want of memory perhaps, or "
                 "when the data set's code crashes it; the loader's timeout may be too short. "
                 "Nothing was charged for the step. A new loop goes on with it, with new workers; "
