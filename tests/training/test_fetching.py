@@ -119,8 +119,16 @@ def test_what_workers_have_fetched_is_asked_for_in_any_order_and_beside_other_re
         found = mine.fetch(wanted, 0)
         for one, expected in zip(found, plain.fetch(wanted, 0), strict=True):
             assert torch.equal(one, expected)
-    found[0].zero_()  # what a loss does to its records, the next pass must not see
-    assert torch.equal(mine.fetch(batch.indices)[0], plain.fetch(batch.indices)[0])
+    mine.close()
+
+
+def test_a_pass_does_not_see_what_another_wrote() -> None:
+    mine = private(loader(Noisy(), 1))
+    batch = mine.draw()
+    first = mine.fetch(batch.indices)[0]
+    kept = first.clone()
+    first.zero_()
+    assert torch.equal(mine.fetch(batch.indices)[0], kept)
     mine.close()
 
 
@@ -276,6 +284,20 @@ def test_a_worker_that_dies(tmp_path: Path) -> None:
     patient = private(loader(Dies(tmp_path / "grave")), plan=everyone)
     small.run(patient)
     assert torch.equal(small.weights(patient.model), trained(Noisy(), plan=everyone))
+
+
+def test_the_death_of_a_worker_is_noticed_when_it_is_waited_for() -> None:
+    """Before that, no error comes from nowhere: the step may be at work on the weights."""
+    mine = private(loader(Noisy()))
+    mine.step(mine.draw())
+    for worker in multiprocessing.active_children():
+        worker.kill()
+        worker.join()
+    with pytest.raises(WorkersFailed, match="Nothing was charged"):
+        small.run(mine)
+    assert mine.charged == mine.steps_done
+    small.run(mine)
+    assert mine.made == 4
 
 
 def test_an_error_in_a_step_ends_the_workers_and_a_new_loop_starts_others() -> None:

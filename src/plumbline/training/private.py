@@ -32,7 +32,6 @@ from plumbline.mechanism.accountant import EpsilonCurve
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.random_source import RandomSource
 from plumbline.mechanism.release import Query
-from plumbline.mechanism.statement import Statement
 from plumbline.record_random import OwnGenerators
 from plumbline.sampling import PoissonSampler, UserSampler
 from plumbline.training import looping
@@ -41,7 +40,7 @@ from plumbline.training.averaging import WeightAverage
 from plumbline.training.batches import ChosenBatch, PrivateBatch
 from plumbline.training.charging import Charges
 from plumbline.training.checkpoint import save
-from plumbline.training.distributed import Ranks, shared_by
+from plumbline.training.distributed import Ranks
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fetching import Fetching
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
@@ -53,6 +52,7 @@ from plumbline.training.public import PublicStream
 from plumbline.training.run_identity import feed
 from plumbline.training.schedules import Schedules
 from plumbline.training.setup import Setup
+from plumbline.training.stating import RECORDED, statement_of
 from plumbline.training.step_losses import NotCovered
 
 _COMPARED = 100
@@ -199,6 +199,11 @@ class Private:
     def seeded(self) -> bool:
         """Whether the randomness can be recomputed from a seed."""
         return not self._source.secure
+
+    @property
+    def noise_source(self) -> str:
+        """Where the randomness comes from, in a sentence."""
+        return self._source.describe()
 
     @property
     def sharded(self) -> bool:
@@ -359,12 +364,12 @@ class Private:
         if steps == 0 and not self.plan.before:
             return 0.0
         if exact:
-            return self._statement(steps).epsilon
+            return statement_of(self, steps).epsilon
         return self._curve(steps)
 
     def statement(self, format: str = "text") -> str:
         """The guarantee with its assumptions, in words ("text") or for programs ("json")."""
-        statement = self._statement(self.charged)
+        statement = statement_of(self, self.charged)
         if format == "json":
             return statement.json()
         if format != "text":
@@ -386,7 +391,7 @@ class Private:
         """
         coin = random.Random(self._source.stream("programs").bytes(8))
         self.programs = Programs(lambda: self._watch.changes, coin.random)
-        self.warnings = (*self.warnings, _RECORDED)
+        self.warnings = (*self.warnings, RECORDED)
 
     def close(self) -> None:
         """Ends worker processes and releases the noise prepared ahead; the ledger stays open."""
@@ -546,39 +551,3 @@ class Private:
             ahead = 0 if on_processor else self.stop
             self._answers = Answers(self._noise, numel, ahead, self.ranks, self._shards)
         return self._answers
-
-    def _statement(self, steps: int) -> Statement:
-        constants: dict[str, float | int | str] = {
-            "expected batch size": self.plan.expected_batch_size,
-            "method": self.method.name,
-        }
-        return Statement.for_run(
-            self.plan,
-            steps_done=steps,
-            noise_source=self._source.describe() + shared_by(self.processes, seeded=self.seeded),
-            seeded=self.seeded,
-            isolation=self.isolation,
-            audited="" if self.audited is None else self.audited.verdict,
-            unit="user" if isinstance(self._sampler, UserSampler) else "record",
-            public_constants=constants,
-            given=self.setup.not_covered,
-            stated=self.setup.stated,
-            records_noisy=self.setup.records_noisy,
-            not_covered=self.not_covered,
-            warnings=(*self.warnings, *_of_loss(self.lost, self.plan.steps)),
-        )
-
-
-_RECORDED = (
-    "Captures were recorded and run without the model's own code. The guarantee holds if nothing "
-    "that the model's code reads changed during the run, but for its weights."
-)
-
-
-def _of_loss(lost: int, steps: int) -> list[str]:
-    if not lost:
-        return []
-    return [
-        f"{lost} of the {steps} planned steps were charged and their results lost, when the run "
-        "was interrupted. They count as spent, and so many updates fewer were made."
-    ]
