@@ -291,8 +291,9 @@ def test_the_death_of_a_worker_is_noticed_when_it_is_waited_for() -> None:
     mine = private(loader(Noisy()))
     mine.step(mine.draw())
     for worker in multiprocessing.active_children():
-        worker.kill()
-        worker.join()
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
     with pytest.raises(WorkersFailed, match="Nothing was charged"):
         small.run(mine)
     assert mine.charged == mine.steps_done
