@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten
 from torch.utils.data import get_worker_info
 
 import plumbline as pl
@@ -119,6 +120,38 @@ def test_what_workers_have_fetched_is_asked_for_in_any_order_and_beside_other_re
         found = mine.fetch(wanted, 0)
         for one, expected in zip(found, plain.fetch(wanted, 0), strict=True):
             assert torch.equal(one, expected)
+    mine.close()
+
+
+class OfAllKinds(Noisy):
+    """Small and large, nested, of types that NumPy does not have, and not tensors."""
+
+    def __getitem__(self, number: int) -> Any:
+        x, y = super().__getitem__(number)
+        return {
+            "half": x.bfloat16(),
+            "large": x.repeat(2000),
+            "pair": [number % 2 == 0, (1j * x, y)],
+            "unit": "mm",
+        }
+
+
+def mine_collate(rows: list[Any]) -> Any:
+    (row,) = rows
+    unit = row.pop("unit")
+    return {**torch.utils.data.default_collate([row]), "unit": unit}
+
+
+def test_records_of_all_kinds_arrive_as_they_are() -> None:
+    mine, plain = (
+        private(loader(OfAllKinds(), count, collate_fn=mine_collate)) for count in (2, 0)
+    )
+    numbers = mine.draw().indices
+    found, expected = (tree_flatten(one.fetch(numbers)) for one in (mine, plain))
+    assert found[1] == expected[1]
+    for leaf, other in zip(found[0], expected[0], strict=True):
+        assert torch.equal(leaf, other) if isinstance(leaf, Tensor) else leaf == other == "mm"
+        assert getattr(leaf, "dtype", None) == getattr(other, "dtype", None)
     mine.close()
 
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from plumbline.training.fetch_check import Due
@@ -121,7 +123,7 @@ class Stream:
         piece = self._awaited.popleft()
         if isinstance(data, Exception):
             raise data
-        return piece, data
+        return piece, tree_map(lambda x: x.unpacked() if isinstance(x, _Packed) else x, data)
 
     def close(self) -> None:
         """Ends the processes."""
@@ -143,7 +145,7 @@ class _Reader(Dataset[Any]):
     def __getitem__(self, task: tuple[list[int], str]) -> Any:
         numbers, key = task
         try:
-            return self.records.fetch(torch.tensor(numbers), key)
+            return tree_map(_packed, self.records.fetch(torch.tensor(numbers), key))
         except Exception as error:
             if type(error).__module__.partition(".")[0] != "plumbline":
                 raise
@@ -164,6 +166,31 @@ class _Start:
         object.__setattr__(info, "dataset", info.dataset.records.data)
         if self._init is not None:
             self._init(worker)
+
+
+@dataclass(frozen=True, eq=False)
+class _Packed:
+    """A small tensor on its way: its bytes are sent, where torch would share memory, which costs
+    a connection for each tensor and an open file for as long as it is kept.
+    """
+
+    array: NDArray[Any]
+
+    def unpacked(self) -> Tensor:
+        return torch.from_numpy(self.array)
+
+
+def _packed(leaf: Any) -> Any:
+    plain = type(leaf) is Tensor and leaf.device.type == "cpu" and not leaf.requires_grad
+    if not plain or leaf.nbytes > _SMALL:
+        return leaf
+    try:
+        return _Packed(leaf.numpy())
+    except (TypeError, RuntimeError):  # NumPy has no bfloat16, for one
+        return leaf
+
+
+_SMALL = 1 << 16  # bytes
 
 
 def _as_it_is(data: Any) -> Any:
