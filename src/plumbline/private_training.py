@@ -22,6 +22,7 @@ from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method
 from plumbline.training import Private, PublicData, Setup, start
 from plumbline.training.distributed import Ranks
+from plumbline.training.loaders import without_loader
 from plumbline.training.losses import Loss
 from plumbline.training.records import Collate
 from plumbline.training.stacking import PadTo
@@ -62,11 +63,15 @@ def make_private(
         model: The model; it is not wrapped, renamed or replaced.
         optimizer: Any torch optimizer of its parameters (LBFGS and SparseAdam are refused).
         dataset: Tensors with one row per record, a map-style data set, a split of one of
-            ``plumbline.data``'s, or a Hugging Face data set in torch format.
+            ``plumbline.data``'s, or a Hugging Face data set in torch format. Or a torch
+            ``DataLoader`` of one of these: its collate function and its worker processes are used,
+            which fetch the records of the next steps ahead; its batch size is the expected one,
+            unless the budget states another; its order is replaced by Poisson sampling.
         loss: One loss per record: of (output, target), or of (model, batch) when marked with
             ``batch_loss``.
         method: From ``plumbline.methods``, or your own.
-        budget: How much privacy may be spent, on how many steps.
+        budget: How much privacy may be spent, on how many steps. With a data loader, it need not
+            state a batch size.
         accountant: ``"pld"`` or ``"rdp"``.
         relation: Neighbouring data sets: ``"add_remove"`` or ``"replace_one"``.
         sensitive_features: The group of each record, ``[n]``, for methods and reports that need it.
@@ -117,9 +122,9 @@ def make_private(
     given = dict(locals())
     ranks = Ranks.here()
     with ranks.failing_together():
-        setup = Setup(**given)
+        setup = Setup(**without_loader(given))
         # A method from outside is audited before its first charge.
         unchecked = admit(setup.method)
         private = start(setup, ranks)
-        private.warnings += unchecked
+        private.warnings += (*setup.replaced, *unchecked)
         return private

@@ -41,7 +41,8 @@ class Budget:
     """How much privacy a run may cost, and how long it trains.
 
     Give exactly one of each pair: `epsilon` or `noise_multiplier`, `epochs` or `steps`,
-    `expected_batch_size` or `sampling_rate`.
+    `expected_batch_size` or `sampling_rate`. The last pair may be left to a data loader's batch
+    size; without one, the budget cannot be resolved.
 
     Attributes:
         delta: the probability with which the bound may fail; below 1/n, ideally below 1/(10 n).
@@ -72,7 +73,7 @@ class Budget:
             ("expected_batch_size", "sampling_rate"),
         ):
             given = [name for name in (one, other) if getattr(self, name) is not None]
-            if len(given) != 1:
+            if len(given) != 1 and (given or one != "expected_batch_size"):
                 problem = f"both {one} and {other}" if given else f"neither {one} nor {other}"
                 raise BudgetError(f"the budget gives {problem}; give exactly one of them")
         for name in ("steps", "expected_batch_size", "records"):
@@ -120,6 +121,11 @@ class Budget:
         Raises:
             BudgetError: if the numbers do not fit the data, or no noise meets the budget.
         """
+        if self.expected_batch_size is None and self.sampling_rate is None:
+            raise BudgetError(
+                "the budget gives neither expected_batch_size nor sampling_rate; give exactly one "
+                "of them, or a data loader with a batch size"
+            )
         n = self.records if self.records is not None else records
         warnings = self._check_size(n)
         rate = self._exact_rate(n)
@@ -240,6 +246,23 @@ class Plan:
     def releases(self, steps: int) -> list[tuple[StepRelease, int]]:
         """Everything that has been released after `steps` steps."""
         return [*_once(self.before), (self.release, steps)]
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs, the last of which may have fewer steps."""
+        return self.epoch_at(self.steps - 1) + 1
+
+    def epoch_at(self, step: int) -> int:
+        """The epoch that a step belongs to; both are counted from 0."""
+        return math.floor(step * self._exact_rate)
+
+    def epoch_end(self, epoch: int) -> int:
+        """The number of steps that are made when an epoch ends."""
+        return min(self.steps, math.ceil((epoch + 1) / self._exact_rate))
+
+    @property
+    def _exact_rate(self) -> Fraction:
+        return self.budget._exact_rate(self.records)
 
 
 def calibrate_noise(

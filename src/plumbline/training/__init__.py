@@ -6,13 +6,17 @@ from plumbline.training.checkpoint_file import CheckpointError
 from plumbline.training.distributed import RankFailed, RankLost, RanksDisagree
 from plumbline.training.fitting import Callback, StepInfo, StopFitting
 from plumbline.training.fixes import Fix, fixes, suggest_fixes
+from plumbline.training.looping import BatchRefused, RunFinished
 from plumbline.training.losses import BatchLoss, batch_loss
-from plumbline.training.private import BatchRefused, BudgetSpent, Private
+from plumbline.training.private import BudgetSpent, Private
 from plumbline.training.public import PublicData
 from plumbline.training.session import start
 from plumbline.training.setup import Setup
+from plumbline.training.step_losses import BadRecords, NotCovered
+from plumbline.training.worker_stream import WorkersFailed
 
 __all__ = [
+    "BadRecords",
     "BatchLoss",
     "BatchRefused",
     "BudgetSpent",
@@ -20,15 +24,18 @@ __all__ = [
     "CheckpointError",
     "CheckpointMismatch",
     "Fix",
+    "NotCovered",
     "Private",
     "PrivateBatch",
     "PublicData",
     "RankFailed",
     "RankLost",
     "RanksDisagree",
+    "RunFinished",
     "Setup",
     "StepInfo",
     "StopFitting",
+    "WorkersFailed",
     "batch_loss",
     "fixes",
     "start",

@@ -8,6 +8,7 @@ metrics are exact answers about data; they are computed only when asked for, and
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
+from plumbline.training.looping import until
 from plumbline.training.progress import Display, display_on
 from plumbline.without_trace import evaluating, no_trace
 
 if TYPE_CHECKING:
-    from plumbline.training.batches import PrivateBatch
     from plumbline.training.private import Private
 
 Metric = Callable[[nn.Module], float]
@@ -112,11 +113,10 @@ def fit(
         )
         watching = _Watch(private, display, "loss" in show, metrics)
         interrupted = stack.enter_context(_interruptible(display))
-        for batch in private:
-            watching.before(batch)
-            private.step(batch)
+        for batch in until(private, private.stop):
+            loss = private.step(batch)
             info = _info(private)
-            watching.after(info)
+            watching.after(info, loss)
             try:
                 for call in calls:
                     call(private, info)
@@ -144,13 +144,10 @@ class _Watch:
         self._metrics = metrics
         self._readings: dict[str, float] = {}
 
-    def before(self, batch: PrivateBatch) -> None:
-        if self._loss and self._display.is_due(batch.step + 1, self._display.beats):
-            losses = _losses(self._private.model, batch)
-            if len(losses):
-                self._readings["loss"] = float(losses.mean())
-
-    def after(self, info: StepInfo) -> None:
+    def after(self, info: StepInfo, loss: float) -> None:
+        due = self._loss and self._display.is_due(info.step, self._display.beats)
+        if due and not math.isnan(loss):
+            self._readings["loss"] = float(loss)
         if self._metrics and self._display.is_due(info.step):
             with (
                 no_trace(self._private.model),
@@ -160,15 +157,6 @@ class _Watch:
                 for name, metric in self._metrics.items():
                     self._readings[name] = float(metric(self._private.model))
         self._display.update(info.step, info.epsilon, self._readings)
-
-
-def _losses(model: nn.Module, batch: PrivateBatch) -> Tensor:
-    """The finite losses of this rank's share of the batch, ``[R]``, as the step will see them."""
-    with no_trace(model), torch.no_grad():
-        seen = batch.chunks()
-        parts = [chunk.losses().detach().double().cpu() for chunk in seen]
-    losses = torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
-    return losses[torch.isfinite(losses)]
 
 
 @contextmanager

@@ -30,12 +30,16 @@ from plumbline.training.public import PublicData
 from plumbline.training.records import Collate, Records, records_of
 from plumbline.training.run_identity import Facts, facts_of
 from plumbline.training.stacking import PadTo
+from plumbline.training.worker_stream import Workers
 from plumbline.transformer_masks import learn_mask
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Setup:
     """A run as the user described it: the arguments of ``plumbline.make_private``, checked.
+
+    A data loader is given by its parts (``loaders``): the data set, ``workers``, and ``replaced``,
+    sentences on what the accounting replaces.
 
     Raises:
         ValueError: If the arguments do not fit each other; the message says what to change.
@@ -65,6 +69,8 @@ class Setup:
     before: Sequence[StepRelease] = ()
     checkpoint: str | os.PathLike[str] | None = None
     schedulers: Sequence[Any] = ()
+    workers: Workers | None = None
+    replaced: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_kinds(self.method, self.ledger)
