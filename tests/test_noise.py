@@ -30,7 +30,7 @@ def test_it_is_a_public_name() -> None:
     assert pl.noise.banded(bands=3) == noise.Banded(bands=3, parts=3)
 
 
-@pytest.mark.parametrize("momentum, decay", [(0.0, 0.0), (0.9, 0.0), (0.9, 0.01)])
+@pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 0.0), (0.9, 0.01)])
 def test_the_root_is_the_square_root_of_the_workload(momentum: float, decay: float) -> None:
     steps = 12
     bands = noise.banded(steps, momentum=momentum, decay=decay).coefficients(steps)
@@ -86,7 +86,7 @@ def test_the_optimizers_momentum_counts_where_none_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    "given, problem",
+    ("given", "problem"),
     [
         ({"bands": 0}, "bands is 0"),
         ({"bands": True}, "bands is True"),

@@ -29,7 +29,7 @@ def cost(participations: int, rate: float = 0.2, accountant: Accountant = "pld")
     return epsilon([(step, participations)], delta=DELTA, accountant=accountant)
 
 
-@pytest.mark.parametrize("accountant, theirs", [("pld", PLDAccountant), ("rdp", RdpAccountant)])
+@pytest.mark.parametrize(("accountant", "theirs"), [("pld", PLDAccountant), ("rdp", RdpAccountant)])
 def test_epsilon_is_that_of_an_independent_composition(accountant: Any, theirs: Any) -> None:
     steps, parts, rate, sigma = 103, 4, 0.2, 1.5
     step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(sigma))
@@ -49,7 +49,7 @@ def test_parts_that_are_taken_whole_cost_what_a_plain_gaussian_costs() -> None:
     assert delta <= DELTA
 
 
-@pytest.mark.parametrize("steps, times", [(1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
+@pytest.mark.parametrize(("steps", "times"), [(1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
 def test_a_cycle_that_was_begun_counts_as_a_whole(steps: int, times: int) -> None:
     assert epsilon([(cyclic(), steps)], delta=DELTA) == cost(times)
 
@@ -69,7 +69,7 @@ def test_a_release_survives_json_and_others_are_refused() -> None:
     assert data["sampling"] == {"kind": "cyclic", "rate": 0.2, "parts": 4, "cycle": "run"}
     assert StepRelease.from_dict(data) == release
     for wrong in ({"parts": 1}, {"parts": 2.0}, {"parts": True}, {"cycle": 3}, {"rate": 1.2}):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=r"parts|cycle|rate"):
             StepRelease.from_dict({**data, "sampling": {**data["sampling"], **wrong}})
     del data["sampling"]["cycle"]
     with pytest.raises(ValueError, match="cyclic sampling must have exactly"):
@@ -88,7 +88,7 @@ def test_a_plan_samples_parts_at_their_rate_and_meets_its_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    "parts, steps, problem",
+    ("parts", "steps", "problem"),
     [(31, 60, "more than 1. Ask for at most 30 bands"), (9, 8, "more than the run's steps, 8")],
 )
 def test_parts_that_do_not_fit_are_refused(parts: int, steps: int, problem: str) -> None:
