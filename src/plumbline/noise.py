@@ -73,8 +73,8 @@ def banded(
         parts: in how many parts records are drawn, at least `bands`, which is the default. Each
             step samples one part, in turn. As many parts as steps, at a sampling rate of
             1 / steps, are a single epoch without sampling: each record takes part once.
-        momentum: the momentum that sums are made with; by default that of the optimizer, if it is
-            SGD, and otherwise 0. It decides how well the noise cancels, and costs no privacy.
+        momentum: the momentum that sums are made with; by default the optimizer's, or 0 if it has
+            none. It decides how well the noise cancels, and costs no privacy.
         decay: by what share weights shrink in a step: learning rate times weight decay.
         strategy: "root" for the banded square root, or "optimised".
 

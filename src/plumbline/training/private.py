@@ -542,6 +542,7 @@ class Private:
             isolation=self.isolation,
             audited="" if self.audited is None else self.audited.verdict,
             unit="user" if isinstance(self._sampler, UserSampler) else "record",
+            bands=len(self._bands),
             public_constants=constants,
             given=self.setup.not_covered,
             stated=self.setup.stated,

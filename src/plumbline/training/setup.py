@@ -296,18 +296,8 @@ def _check_correlated(setup: Setup) -> None:
         )
     if setup.correlated is None:
         return
-    method = setup.method
-    reason = None
-    if not method.private:
-        reason = f"the method '{method.name}' has no guarantee that noise could keep"
-    elif not method.clipping.constant:
-        reason = (
-            f"the bound of the method '{method.name}' changes along the run, and correlated noise "
-            "mixes the sums of several steps"
-        )
-    elif method.composition != "joint":
-        reason = "questions are charged one by one (basic composition)"
-    elif setup.relation != "add_remove":
+    reason = setup.method.independent_reason
+    if setup.relation != "add_remove":
         reason = f"its accounting is proven for add_remove neighbours, not {setup.relation}"
     if reason is not None:
         raise ValueError(
