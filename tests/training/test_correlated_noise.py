@@ -316,3 +316,23 @@ def test_the_data_are_not_looked_at_when_parts_are_drawn() -> None:
     other = correlated(seed=1, dataset=(inputs.flip(0) * 7, 1 - targets)).make()
     assert parts_of(one) == parts_of(other)
     assert re.match(r"[0-9a-f-]+", one.run)
+
+
+def test_the_noise_covers_the_rounding_of_all_rows() -> None:
+    """Of one row, of b rows, and of mixing them: the standard deviation is wider by each."""
+    from plumbline.gradients.summation import MOST_RECORDS
+    from plumbline.mechanism.correlated import mixing_sensitivity
+    from plumbline.mechanism.noise import rounding_sensitivity
+
+    numel, sigma = 1_000_000, 1.0
+    source, bands = SeededSource(5), NOISE.coefficients(4)
+    answers = Answers(source, numel, steps=0, bands=bands)
+    asked = gradient_only(sigma, PoissonSampling(rate=0.1)).queries
+    query = pl.mechanism.Query(value=torch.zeros(numel).double(), sensitivity=1.0, sigma=sigma)
+    answer = answers.answer(query, asked, 0, 0)["value"]
+    exact = gaussian(source.stream("noise", 0), numel)
+    large = exact.abs() > 0.1
+    wider = float((answer[large] * bands[0] / exact[large]).median()) - 1
+    rows = rounding_sensitivity(1.0, BANDS * numel)
+    assert wider == pytest.approx(rows + mixing_sensitivity(1.0, BANDS, MOST_RECORDS), rel=1e-3)
+    assert rows > 0.1 * wider  # so that counting a single row would show

@@ -205,9 +205,12 @@ class Spent:
         if not steps <= self.charged <= plan.steps:
             words = f"{self.charged:,} steps are charged, {steps:,} were made and {plan.steps:,} "
             return Check(what, CONTRADICTED, f"{words}are planned")
+        parts = claim.spec.method.parts
+        turn = f" (in its part's turn, one of {parts})" if parts > 1 else ""
         words = (
             f"{self.charged:,} of {plan.steps:,} planned steps, each of {records:,} records with "
-            f"probability {release.sampling.rate:.4g} and noise {release.noise_multiplier:.4g}"
+            f"probability {release.sampling.rate:.4g}{turn} and noise "
+            f"{release.noise_multiplier:.4g}"
         )
         planned = plan.release.of_run(self._run or "")
         if release == planned:
