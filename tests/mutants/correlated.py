@@ -1,4 +1,4 @@
-"""Bugs in noise that is correlated between steps, and in the sampling and counting that it needs."""
+"""Bugs in noise that is correlated between steps, and in the sampling that it needs."""
 
 from tests.mutants.base import Mutant
 

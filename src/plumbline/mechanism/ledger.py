@@ -281,10 +281,10 @@ class Ledger:
         file = self._writable()
         with self._mutex:
             last = self._book.last.get(run)
+            in_order = lines.parts_of(release) == 1 or step == self.charged(run)
             # By the journal that their charge names, steps charged ahead may be given back: a run
             # that marks its steps in another one does not use them.
             marked = last is not None and last.journal == journal
-            in_order = lines.parts_of(release) == 1 or step == self.charged(run)
             if noise_position is None and marked and in_order and self._ahead(run, key) >= count:
                 self._check_most(run, count, most)
                 self._reserved[run] -= count
