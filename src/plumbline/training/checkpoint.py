@@ -221,6 +221,7 @@ def parts_key(stored: Mapping[str, Any], path: Path) -> bytes:
 
 
 def _of_records(stored: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """What the file marked PRIVATE has."""
     return unsealed(_from_bytes(read_partner(path, stored["token"]), path), path)
 
 
@@ -230,12 +231,17 @@ def restore(private: Private, stored: Mapping[str, Any], path: Path) -> None:
     Raises:
         CheckpointError: If a state does not fit its object.
     """
+    state_of_records: dict[str, Any] = {}
+    if stored["has_private_state"]:
+        state_of_records = private.ranks.from_first(
+            "the state of single records", lambda: _of_records(stored, path)
+        )
+        state_of_records.pop(PARTS, None)  # which the sampler was made with
     with fitting(path):
-        _restore(private, stored, path)
+        _restore(private, stored, state_of_records)
 
 
-def _restore(private: Private, stored: Mapping[str, Any], path: Path) -> None:
-    state_of_records = _of_records(stored, path) if private.method.keeps_records else None
+def _restore(private: Private, stored: Mapping[str, Any], state_of_records: dict[str, Any]) -> None:
     if private.sharded:
         stored = _cut(private, stored)
     private.model.load_state_dict(stored["model"])
@@ -243,8 +249,7 @@ def _restore(private: Private, stored: Mapping[str, Any], path: Path) -> None:
     for scheduler, state in zip(private.setup.schedulers, stored["schedulers"], strict=True):
         scheduler.load_state_dict(state)
     private.method.load_state_dict(stored["method"])
-    if state_of_records is not None:
-        state_of_records.pop(PARTS, None)
+    if state_of_records:
         private.method.load_private_state_dict(state_of_records)
     if private.average is not None:
         private.average.load_state_dict(stored["average"])
