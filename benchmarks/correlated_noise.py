@@ -1,7 +1,7 @@
 """What noise correlated between steps gives, by arithmetic, and what its bands cost a step.
 
 `python -m benchmarks.correlated_noise` prints the error of the weights relative to independent
-noise at the same epsilon (delta 1e-5, PLD), by the best of 2, 4, 8 and 14 bands that fit, and writes
+noise at the same epsilon (delta 1e-5, PLD), by the best of 2, 4, 8 and 14 bands that fit. It writes
 the table into docs/correlated-noise.md. `--cost` times a row and its decoding beside the noise that
 is added to it, for some numbers of bands and parameters, and writes nothing.
 """
