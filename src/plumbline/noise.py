@@ -14,6 +14,7 @@ Guarantee: the columns of C have a norm of at most 1, in exact arithmetic on the
 used. So one record that takes part once moves all rows of C S together by no more than it moves S.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,11 +51,7 @@ class Banded:
             steps: how many steps the run has, for which optimised bands are best.
             momentum: the optimizer's, where `banded` was given none.
         """
-        beta = momentum if self.momentum is None else self.momentum
-        start = _root(self.bands, beta, self.decay)
-        if self.strategy == "optimised" and self.bands > 1:
-            start = _optimised(start, _workload(steps, beta, self.decay))
-        return _normalised(start)
+        return _coefficients(self, steps, momentum if self.momentum is None else self.momentum)
 
 
 def banded(
@@ -163,6 +160,14 @@ def compare(
 def best(choices: Sequence[Choice]) -> Choice:
     """The choice with the least error; of equal ones that with the fewest bands."""
     return min(choices, key=lambda one: (one.error, one.bands))
+
+
+@functools.lru_cache(maxsize=64)
+def _coefficients(noise: Banded, steps: int, momentum: float) -> tuple[float, ...]:
+    found = _root(noise.bands, momentum, noise.decay)
+    if noise.strategy == "optimised" and noise.bands > 1:
+        found = _optimised(found, _workload(steps, momentum, noise.decay))
+    return _normalised(found)
 
 
 def _root(bands: int, momentum: float, decay: float) -> NDArray[np.float64]:

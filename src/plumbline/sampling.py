@@ -103,7 +103,7 @@ class PoissonSampler:
     def _drawn(self, step: int) -> NDArray[np.int64]:
         """The records that are drawn, of whatever part."""
         if self._threshold == 2**64:
-            return np.arange(self.records)
+            return np.arange(self.records, dtype=np.int64)
         first, rest = divmod(self._threshold, 1 << 48)
         stream = self._source.stream("sampling", step)
         words = np.frombuffer(stream.bytes(2 * self.records), dtype="<u2")

@@ -31,8 +31,11 @@ def test_parts_that_are_sampled_are_audited_too() -> None:
 
 
 def test_columns_that_are_too_long_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = noise._normalised
-    monkeypatch.setattr(noise, "_normalised", lambda c: tuple(1.1 * one for one in right(c)))
+    def long(self: noise.Banded, steps: int, momentum: float = 0.0) -> tuple[float, ...]:
+        return tuple(1.1 * one for one in right(self, steps, momentum))
+
+    right = noise.Banded.coefficients
+    monkeypatch.setattr(noise.Banded, "coefficients", long)
     assert audit().refuted
 
 

@@ -15,7 +15,8 @@ them depends on the randomness:
 Steps whose updates are in the journal (``journal``) are not among them: these updates are made
 again, as they were released. Of several processes the first writes and reads, and all take part. A
 run may go on with another number of processes; their shares of the noise are then others, and a
-deterministic run too does not make steps again.
+deterministic run too does not make steps again. Nor does one whose noise is correlated between
+steps: the exact sums that it was made from are not stored.
 """
 
 from __future__ import annotations
