@@ -13,6 +13,7 @@ from torch import Tensor
 import plumbline as pl
 from plumbline.mechanism.accountant import epsilon
 from plumbline.mechanism.calibration import BudgetError, gradient_only
+from plumbline.mechanism.correlated import Correlated
 from plumbline.mechanism.ledger import NoiseReuse
 from plumbline.mechanism.noise import gaussian
 from plumbline.mechanism.random_source import SeededSource
@@ -336,3 +337,44 @@ def test_the_noise_covers_the_rounding_of_all_rows() -> None:
     rows = rounding_sensitivity(1.0, BANDS * numel)
     assert wider == pytest.approx(rows + mixing_sensitivity(1.0, BANDS, MOST_RECORDS), rel=1e-3)
     assert rows > 0.1 * wider  # so that counting a single row would show
+
+
+@pytest.mark.parametrize("method", ["dpsgd", "automatic", "per_layer", "bam", "averaged"])
+def test_one_record_moves_the_rows_of_its_window_by_no_more_than_its_bound(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exact rows of real steps with and without one huge record, at weights that stay the same."""
+
+    def rows(count: int) -> tuple[Tensor, pl.Private]:
+        found: list[Tensor] = []
+
+        def row(self: Correlated, *given: Any) -> dict[str, Tensor]:
+            made = mixed(self, *given)
+            found.append(made["row"].clone())
+            return made
+
+        x, y = small.data(7)
+        x[-1] *= 1e3
+        with monkeypatch.context() as patch:
+            patch.setattr(Correlated, "row", row)
+            private = small.private(
+                dataset=(x[:count], y[:count]),
+                noise=NOISE,
+                method=pl.methods.find(method).make(),
+                plan=pl.Budget(
+                    noise_multiplier=1.0, delta=1e-3, steps=9, sampling_rate=1 / 3, records=6
+                ),
+                lr=0.0,
+            )
+            small.run(private)
+        return torch.stack(found), private
+
+    mixed = Correlated.row
+    (with_it, private), (without, _) = rows(7), rows(6)
+    bound = private.method.clipping.sensitivity * (1 + 2e-4)
+    part = parts_of(private)[-1]
+    moved = (with_it - without).norm(dim=1)
+    assert not moved[:part].any()
+    for start in range(part, 9, BANDS):
+        window = moved[start : start + BANDS]
+        assert 0.1 * bound < float(window.norm()) <= bound
