@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what type checkers and editors read: the same names as in _
     from plumbline import mechanism as mechanism
     from plumbline import methods as methods
     from plumbline import models as models
+    from plumbline import noise as noise
     from plumbline import report as report
     from plumbline.instruments import compare as compare
     from plumbline.instruments import diagnose as diagnose
@@ -61,6 +62,7 @@ _MODULES = {
     "mechanism": "plumbline",
     "methods": "plumbline",
     "models": "plumbline",
+    "noise": "plumbline",
     "report": "plumbline",
     "suggest_fixes": "plumbline.training",
     "train": "plumbline.instruments",

@@ -86,7 +86,7 @@ MUTANTS = (
         "torn line not charged",
         "a charge that was half written is taken as none",
         "mechanism/ledger_format.py",
-        "return [[of, self.declarations[of].most] for of in self.current.values()]",
+        "return [[of, one.most + one.parts - 1] for of, one in known.items()]",
         "return []",
         (
             "mechanism/test_ledger.py::test_cut_at_any_byte_it_never_counts_too_little",
@@ -223,7 +223,7 @@ MUTANTS = (
         "verification of any charges",
         "charges with less noise than the recipe asks for are confirmed",
         "experiments/verification/charges.py",
-        "if release == plan.release:",
+        "if release == planned:",
         "if True:",
         (
             "experiments/verification/test_verifying.py::test_other_settings_than_those_of_the_run",

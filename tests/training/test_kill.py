@@ -22,6 +22,7 @@ import torch
 
 from plumbline import Ledger
 from plumbline.gradients.kernels import KERNELS
+from plumbline.noise import banded
 from plumbline.training import journal
 from tests.mechanism.forked import in_child
 from tests.training.runs import BUDGET, RECORDS, STEPS, Run, charged, weights
@@ -31,6 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "seeded": {"seed": 3},
     "secure": {},
     "charged ahead": {"reserve": 50},
+    "correlated": {"reserve": 50, "noise": banded(bands=3)},
 }
 KINDS = ("dropout", "adam and schedulers")
 FAILED = 255
@@ -240,7 +242,7 @@ def test_a_killed_run_ends_with_the_same_bits(
     check(point, "repeatable", tmp_path, ends)
 
 
-@pytest.mark.parametrize("name", ["secure", "seeded", "charged ahead"])
+@pytest.mark.parametrize("name", ["secure", "seeded", "charged ahead", "correlated"])
 @pytest.mark.parametrize("point", range(10))
 def test_a_killed_run_loses_a_step_a_kill_and_never_counts_less_than_it_released(
     name: str, point: int, tmp_path: Path, ends: dict[str, End]

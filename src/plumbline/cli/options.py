@@ -89,6 +89,12 @@ _SHARED = (
         "1/(10 n), down to a power of ten; 1e-6 if n is private",
     ),
     _privacy("accountant", Literal["pld", "rdp"], "Who computes epsilon.", "pld"),
+    _privacy(
+        "bands",
+        int,
+        "Over how many steps noise is correlated: `plumbline budget` compares them.",
+        "1, independent noise",
+    ),
     _training(
         "method",
         str,

@@ -97,4 +97,13 @@ def announce(spec: Any, folder: Path) -> None:
         return
     if (folder / CHECKPOINT).is_file():
         note(f"Going on with the run in {folder}.")
-    note(crash_cost(kept=True, repeatable=spec.random_seed is not None, ahead=RESERVE))
+    bands = 1 if spec.method.noise is None else spec.method.noise.bands
+    if bands > 1:
+        kept = 2 * (bands - 1)
+        note(
+            f"Noise is correlated over {bands} steps: {kept} vectors of the size "
+            f"of all parameters are kept in memory, {8 * kept} bytes for each parameter, and gone "
+            "through in each step."
+        )
+    repeatable = spec.random_seed is not None and bands == 1
+    note(crash_cost(kept=True, repeatable=repeatable, ahead=RESERVE))

@@ -275,6 +275,7 @@ def started(
         "deterministic": spec.random_seed is not None,
         "ledger": ledger,
         "averaging": spec.averaging,
+        "noise": None if spec.method.noise is None else spec.method.noise.build(),
         "isolation": spec.recipe.isolation,
         "before": spec.before,
     }

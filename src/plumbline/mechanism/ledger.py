@@ -155,9 +155,7 @@ class Ledger:
     def charged(self, run: str) -> int:
         """Returns how many steps of `run` are charged, without those reserved and not yet taken."""
         with self._mutex:
-            declarations = self._book.declarations
-            total = sum(one.charged for one in declarations if one.run == run)
-            return total - self._reserved.get(run, 0)
+            return self._book.charged(run) - self._reserved.get(run, 0)
 
     def noise_positions(self, run: str) -> set[int]:
         """Returns the noise positions that a seeded `run` has used."""
@@ -283,10 +281,11 @@ class Ledger:
         file = self._writable()
         with self._mutex:
             last = self._book.last.get(run)
+            in_order = lines.parts_of(release) == 1 or step == self.charged(run)
             # By the journal that their charge names, steps charged ahead may be given back: a run
             # that marks its steps in another one does not use them.
             marked = last is not None and last.journal == journal
-            if noise_position is None and marked and self._ahead(run, key) >= count:
+            if noise_position is None and marked and in_order and self._ahead(run, key) >= count:
                 self._check_most(run, count, most)
                 self._reserved[run] -= count
                 return self.position
@@ -297,8 +296,11 @@ class Ledger:
                 size = count if noise_position is not None else max(count, self.reserve)
                 if most is not None:  # reserve no more than the run may charge
                     size = max(count, min(size, most - self.charged(run)))
-                size = self._affordable(key, count, size)
                 new = self._unused(run)
+                apart = 0
+                if step != self._book.charged(run) - sum(line["count"] for line in new):
+                    apart = lines.parts_of(release) - 1
+                size = self._affordable(key, count, size, apart)
                 of = self._current(run, key)
                 if of is None or self._book.declarations[of].most < size:
                     of = len(self._book.declarations)
@@ -456,12 +458,12 @@ class Ledger:
                 "more would exceed its budget. Nothing was charged: the run is over"
             )
 
-    def _affordable(self, key: str, count: int, size: int) -> int:
+    def _affordable(self, key: str, count: int, size: int, apart: int) -> int:
         """How many steps to charge: `size`, or fewer if the guards allow only fewer."""
         while True:
             try:
                 for guard in self._guards:
-                    guard(self._book.entries(plus=(key, size)))
+                    guard(self._book.entries(plus=(key, size + apart)))
                 return size
             except BudgetExceeded:
                 if size == count:

@@ -39,7 +39,7 @@ from plumbline.training.answering import Answers
 from plumbline.training.averaging import WeightAverage
 from plumbline.training.batches import ChosenBatch, PrivateBatch
 from plumbline.training.charging import Charges
-from plumbline.training.checkpoint import save
+from plumbline.training.checkpoint import PARTS, save
 from plumbline.training.distributed import Ranks
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fetching import Fetching
@@ -107,6 +107,7 @@ class Private:
         shards: Shards | None = None,
         processes: Sequence[int] = (),
         public: PublicStream | None = None,
+        parts: bytes | None = None,
     ) -> None:
         self.setup = setup
         self.model = setup.model
@@ -142,6 +143,8 @@ class Private:
         self._shards = shards
         self._sampler = sampler
         self._sampler.step = steps_done
+        self._parts = parts
+        self.bands = setup.bands(plan.steps)
         self._charges = charges
         self.keeper = keeper
         self._schedules = Schedules(setup.schedulers)
@@ -331,6 +334,11 @@ class Private:
         """Refuses the stored position of another sampler; the run stands at ``steps_done``."""
         self._sampler.load_state_dict({**state, "records": self._sampler.records})
         self._sampler.step = self.steps_done
+
+    def private_state_dict(self) -> dict[str, Any]:
+        """What belongs to single records, for a file marked PRIVATE: theirs, and their parts."""
+        parts = {} if self._parts is None else {PARTS: self._parts.hex()}
+        return self.method.private_state_dict() | parts
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
@@ -548,7 +556,7 @@ class Private:
         beside: list[Any] = []
         if len(self.plan.release.queries) > 1:
             beside = [self.parameters(), self.method.state_dict()]
-        self._charges.charge(step, query, *beside)
+        self._charges.charge(step, query, *beside, follows=self._answering().follows(step))
         # From here on the step is spent: should it fail, its batch and noise are not used again.
         self.steps_done = step + 1
         self._sampler.step = self.steps_done
@@ -562,5 +570,7 @@ class Private:
             # thread only takes turns with it, and costs more than it saves.
             on_processor = parameters[0].device.type == "cpu"
             ahead = 0 if on_processor else self.stop
-            self._answers = Answers(self._noise, numel, ahead, self.ranks, self._shards)
+            self._answers = Answers(
+                self._noise, numel, ahead, self.ranks, self._shards, self.bands
+            )
         return self._answers

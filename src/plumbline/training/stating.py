@@ -28,6 +28,7 @@ def statement_of(private: Private, steps: int) -> Statement:
         recorded=programs is not None and programs.used and programs.proven,
         audited="" if private.audited is None else private.audited.verdict,
         unit="record" if setup.user_ids is None else "user",
+        bands=len(private.bands),
         public_constants={
             "expected batch size": plan.expected_batch_size,
             "method": private.method.name,
