@@ -317,15 +317,6 @@ def test_an_error_is_the_models_own() -> None:
         run.programs.run(compute, run.model, ((x, y), None, None), 5)
 
 
-def test_nothing_is_recorded_under_autocast() -> None:
-    run = Counted(nn.Linear(6, CLASSES))
-    with torch.autocast("cpu", torch.bfloat16):
-        before = run.ran
-        for _ in range(10):
-            run()
-        assert run.ran == before + 10
-
-
 def test_a_large_model_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumbline.gradients.programs._MOST_BYTES", 10)
     run = Counted(nn.Linear(6, CLASSES))

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from plumbline.clipping import Program
 from plumbline.evaluation import Views
 from plumbline.gradients.model_parts import parts_of
+from plumbline.gradients.opaque import refuse_autocast
 from plumbline.gradients.programs import Programs
 from plumbline.gradients.state_watch import StateWatch
 from plumbline.mechanism.accountant import EpsilonCurve
@@ -235,6 +236,7 @@ class Private:
                 "longer, plan a new run with a budget of its own."
             )
         with self.ranks.failing_together():
+            refuse_autocast()
             self._step(batch)
 
     def fit(
