@@ -190,7 +190,9 @@ def test_a_search_says_what_it_costs(x: Any, y: Any, tmp_path: Path) -> None:
     ledger = tmp_path / "people.ledger"
     folds = np.random.default_rng(1).integers(2, size=RECORDS)  # each record's by itself
     search = GridSearchCV(
-        PrivateClassifier(classes=TWO, epsilon=1, delta=1e-4, epochs=1, ledger=ledger),
+        PrivateClassifier(
+            classes=TWO, epsilon=1, delta=1e-4, epochs=1, records=RECORDS, ledger=ledger
+        ),
         {"method": [pl.methods.dpsgd(clip=0.5), "normalised"]},
         cv=PredefinedSplit(folds),
         error_score="raise",
