@@ -97,6 +97,14 @@ def test_sklearn_search(
     assert "5 runs. Together that costs a record" in out
 
 
+def test_logging_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed("logging_run.py", "--steps", "4", monkeypatch=monkeypatch, capsys=capsys)
+    assert re.findall(r"^(\d),covered/epsilon,", out, re.M) == list("1234")
+    assert re.findall(r"^(\d),not covered/test accuracy,", out, re.M) == list("1234")
+    assert out.count("Server failed (ConnectionError: the server is gone)") == 1
+    assert "4 of 4 steps made" in out
+
+
 def test_autocast(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     out = printed("autocast.py", "--steps", "3", monkeypatch=monkeypatch, capsys=capsys)
     assert re.search(r"test accuracy [\d.]+% \(not covered by epsilon\) at epsilon [23]\.", out)
