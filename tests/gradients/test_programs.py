@@ -317,6 +317,18 @@ def test_an_error_is_the_models_own() -> None:
         run.programs.run(compute, run.model, ((x, y), None, None), 5)
 
 
+def test_autocast_inside_the_model_is_recorded_with_the_rest() -> None:
+    class Narrow(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                out: Tensor = super().forward(x)
+            return out.float()
+
+    run = Counted(Narrow(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, CLASSES)))
+    assert run.own_code_ran(2 + 2 + 3)  # to settle, to record, to compare
+    assert not run.own_code_ran(20)  # and what is computed is the same
+
+
 def test_a_large_model_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumbline.gradients.programs._MOST_BYTES", 10)
     run = Counted(nn.Linear(6, CLASSES))

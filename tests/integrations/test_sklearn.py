@@ -75,7 +75,7 @@ def test_it_learns_and_says_what_it_cost(fitted: PrivateClassifier, x: Any, y: A
     logits = fitted.decision_function(x)
     assert logits.shape == (RECORDS,)
     np.testing.assert_allclose(fitted.predict_proba(x)[:, 1], 1 / (1 + np.exp(-logits)))
-    assert not hasattr(fitted, "total_epsilon_")
+    assert fitted.total_ is fitted.total_epsilon_ is None  # there is no ledger that would know
 
 
 def test_a_fit_is_the_one_that_make_private_makes(
@@ -214,6 +214,8 @@ def test_a_limit_of_the_ledger_holds(x: Any, y: Any, tmp_path: Path) -> None:
     with pytest.raises(BudgetExceeded):
         clone(made).fit(x, y)
     assert SharedLedger.read(ledger).entries() == charged
+    made.set_params(ledger=None).fit(x, y)  # which that ledger does not know of
+    assert made.total_epsilon_ is None
 
 
 def test_a_seed_beside_a_ledger_is_refused(x: Any, y: Any, tmp_path: Path) -> None:

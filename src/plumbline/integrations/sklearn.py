@@ -126,7 +126,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 ledger=ledger,
             )
             if ledger is not None:
-                about = {"title": type(self).__name__, "method": private.method.name, "part": "run"}
+                title, name = type(self).__name__, private.method.name
+                about = {"title": f"{title}, {name}", "method": name, "part": "run"}
                 ledger.describe(private.run, about)
             end = private.fit(progress=False)
             private.close()
@@ -134,6 +135,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise KeyboardInterrupt(f"after step {end.step:,} of {end.steps:,}")
         self.model_ = network.eval()
         self.delta_ = private.plan.delta
+        self.total_: str | None = None
+        self.total_epsilon_: float | None = None
         if self.ledger is not None:
             self._count(Path(self.ledger))
             private.warnings += (f"Its ledger counts all fits on these records. {self.total_}",)
@@ -144,8 +147,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """What everything that was charged to the ledger costs together."""
         found = totals(ChargedRuns([ledger]), delta=self.delta_)
         self.total_ = found.everything_words
-        everything = found.everything
-        self.total_epsilon_ = everything.epsilon if everything.bounded else math.inf
+        self.total_epsilon_ = found.everything.epsilon if found.everything.bounded else math.inf
 
     def _seed(self) -> int | None:
         given = self.random_state
@@ -222,8 +224,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         epsilon_: What this fit has cost, rounded up.
         delta_: At which delta.
         statement_: The guarantee in words, with its assumptions.
-        total_epsilon_: With a ledger: what everything charged to it costs together; infinite if
-            that has no bound.
+        total_epsilon_: What everything charged to the ledger costs together; infinite if that has
+            no bound, and None without a ledger.
         total_: The same in words.
     """
 
