@@ -87,6 +87,32 @@ def test_scattering(
     assert "test accuracy" in out
 
 
+def test_sklearn_search(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--epochs", "0.1"]
+    out = printed("sklearn_search.py", *options, monkeypatch=monkeypatch, capsys=capsys)
+    alone, together = (float(one) for one in re.findall(r"epsilon (\d+\.\d+)", out))
+    assert 0.99 < alone <= 1.0 < together
+    assert "5 runs. Together that costs a record" in out
+
+
+def test_logging_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed("logging_run.py", "--steps", "4", monkeypatch=monkeypatch, capsys=capsys)
+    assert re.findall(r"^(\d),covered/epsilon,", out, re.M) == list("1234")
+    assert re.findall(r"^(\d),not covered/test accuracy,", out, re.M) == list("1234")
+    assert out.count("Server failed (ConnectionError: the server is gone)") == 1
+    assert "4 of 4 steps made" in out
+
+
+def test_autocast(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed("autocast.py", "--steps", "3", monkeypatch=monkeypatch, capsys=capsys)
+    assert re.search(r"test accuracy [\d.]+% \(not covered by epsilon\) at epsilon [23]\.", out)
+    assert "a compiled model is refused: The model is compiled by torch.compile" in out
+    assert "autocast around a step is refused: torch.autocast is on" in out
+    assert "charged for it: 0 steps" in out
+
+
 def test_patients(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -530,12 +530,3 @@ def test_an_error_is_the_models_own() -> None:
 
     with pytest.raises(LookupError, match="own line"):
         run.programs.run(compute, module_losses, (x, y), None, 5)
-
-
-def test_nothing_is_recorded_under_autocast() -> None:
-    run = Counted(nn.Linear(6, CLASSES))
-    with torch.autocast("cpu", torch.bfloat16):
-        before = run.ran
-        for _ in range(10):
-            run()
-        assert run.ran == before + 10

@@ -33,9 +33,15 @@ def train(
     limit: Limit = None,
     seed: Seed = None,
     out: Out = Path("runs"),
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Log to TensorBoard, in the folder.")
-    ] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Log besides: csv and tensorboard in the folder, mlflow as it is set up; may be "
+            "repeated.",
+            metavar="csv|tensorboard|mlflow",
+            show_default="nowhere",
+        ),
+    ] = None,
     accept_loss: Annotated[
         bool,
         typer.Option(
@@ -74,7 +80,7 @@ def train(
                     seed=seed,
                     folder=out,
                     ledger=ledger,
-                    tensorboard=tensorboard,
+                    log=log or (),
                     accept_loss=accept_loss,
                     on_progress=on_progress,
                 )

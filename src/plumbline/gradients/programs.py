@@ -125,8 +125,6 @@ class Programs:
         return known.compared(result, own(), records)
 
     def _usable(self) -> bool:
-        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-            return False
         if self._trust is None:
             return self.proven
         version, parts = self._trust.version(), parts_of(self._model)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from plumbline.clipping import Program
 from plumbline.evaluation import Views
 from plumbline.gradients.model_parts import parts_of
+from plumbline.gradients.opaque import refuse_autocast
 from plumbline.gradients.programs import Programs, Trust
 from plumbline.gradients.state_watch import StateWatch
 from plumbline.mechanism.accountant import EpsilonCurve
@@ -259,6 +260,7 @@ class Private:
             )
         try:
             with self.ranks.failing_together():
+                refuse_autocast()
                 self._step(batch)
         except BaseException:
             self._fetching.close()
@@ -570,7 +572,5 @@ class Private:
             # thread only takes turns with it, and costs more than it saves.
             on_processor = parameters[0].device.type == "cpu"
             ahead = 0 if on_processor else self.stop
-            self._answers = Answers(
-                self._noise, numel, ahead, self.ranks, self._shards, self.bands
-            )
+            self._answers = Answers(self._noise, numel, ahead, self.ranks, self._shards, self.bands)
         return self._answers
