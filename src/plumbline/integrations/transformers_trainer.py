@@ -1,0 +1,317 @@
+"""``PrivateTrainer``: the ``Trainer`` of transformers, with every update made by ``private.step``.
+
+``train`` is replaced as a whole, so that the base class's loss, backward pass and optimizer step
+never run beside it. Evaluation, callbacks, logging and the folders of checkpoints are those of the
+base class. What was spent is kept in a file of the run's own in the output folder, with a journal,
+and a resumed run goes on from there: nothing is charged twice, and nothing is forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from plumbline import Budget, Private, batch_loss, make_private
+from plumbline.integrations.transformers_refusals import refuse
+from plumbline.methods import Method
+from plumbline.transformer_masks import with_own_mask
+
+try:
+    from transformers import Trainer
+    from transformers.trainer_utils import (
+        SaveStrategy,
+        TrainOutput,
+        get_last_checkpoint,
+        speed_metrics,
+    )
+except ImportError as error:
+    raise ImportError(
+        "PrivateTrainer needs transformers and accelerate: pip install 'plumbline[transformers]'."
+    ) from error
+
+RUN_FILE = "_plumbline.pt"
+"""The run's own checkpoint in the output folder. The hub's uploads leave out names with ``_``."""
+
+_OURS = ("budget", "checkpoint", "collate", "max_physical_batch", "method", "loss", "schedulers")
+
+
+class PrivateTrainer(Trainer):
+    """A ``Trainer`` that trains with differential privacy.
+
+    The expected batch size is ``per_device_train_batch_size`` x ``gradient_accumulation_steps`` x
+    the number of processes; at most ``per_device_train_batch_size`` records are in memory at once.
+    Batches are Poisson samples, so an epoch is as many steps as it takes to draw all records on
+    average. ``max_grad_norm`` is not used (its default of 1.0 is accepted, other values are
+    refused): the method clips each record's gradient.
+
+    Logs have epsilon, spent so far, and delta. The training loss would be an exact answer about
+    private records, and is not computed.
+
+    Args:
+        *args: As for ``Trainer``: the model and the ``TrainingArguments``.
+        method: From ``plumbline.methods``, or your own.
+        delta: As in ``plumbline.Budget``.
+        epsilon: The most that the run may cost; give this or ``noise_multiplier``.
+        noise_multiplier: As in ``plumbline.Budget``.
+        records: The number of records, if it is public knowledge.
+        loss: As for ``make_private``; by default the loss that the model computes for a record
+            alone.
+        settings: Further arguments of ``make_private`` by name, such as ``ledger``, ``seed``,
+            ``pad_to`` or ``accountant``.
+        **kwargs: As for ``Trainer``.
+
+    Attributes:
+        private: The run, from the call of ``train`` on.
+
+    Raises:
+        ValueError: Naming every setting that does not go with private training, and why.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        method: Method,
+        delta: float,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        records: int | None = None,
+        loss: Any = None,
+        settings: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.private: Private | None = None
+        self._method = method
+        self._budget = {
+            "delta": delta,
+            "epsilon": epsilon,
+            "noise_multiplier": noise_multiplier,
+            "records": records,
+        }
+        self._loss = batch_loss(own_loss) if loss is None else loss
+        self._settings = dict(settings or {})
+        taken = [name for name in _OURS if name in self._settings]
+        if taken:
+            raise ValueError(
+                f"settings has {', '.join(taken)}, which the trainer decides: from its own "
+                "arguments and from TrainingArguments. Leave them out."
+            )
+        super().__init__(*args, **kwargs)
+        refuse(self, PrivateTrainer)
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Makes the run, or goes on with it.
+
+        Args:
+            resume_from_checkpoint: True to go on with the run in the output folder, at the step
+                after the last one that was made. The path of its last checkpoint does the same; an
+                earlier one is refused, because what was spent since stays spent.
+            trial: Refused: every trial of a search is a run of its own.
+            ignore_keys_for_eval: As for ``Trainer``.
+
+        Raises:
+            ValueError: If a setting does not go with private training, if there is no run to go on
+                with, or one that would be forgotten.
+        """
+        refuse(self, PrivateTrainer)
+        if trial is not None:
+            self.hyperparameter_search()
+        folder = self._folder_to_resume(resume_from_checkpoint)
+        if self.private is None:
+            self.private = self._begin()
+        private, handler = self.private, self.callback_handler
+        epoch_steps = math.ceil(1 / private.plan.sampling_rate)
+        epochs = math.ceil(private.plan.steps / epoch_steps)
+        self._init_training_state(private.stop, epoch_steps, epochs, folder, None)
+        self._place(private, epoch_steps)
+        for name in ("model", "optimizer", "lr_scheduler"):
+            setattr(handler, name, getattr(self, name))
+        handler.train_dataloader = None
+        self.is_in_train = True
+        self.control = handler.on_train_begin(self.args, self.state, self.control)
+        self.log(
+            {
+                "expected_batch_size": private.plan.expected_batch_size,
+                "noise_multiplier": private.plan.noise_multiplier,
+            }
+        )
+        if self.args.eval_on_start:
+            self.evaluate(ignore_keys=ignore_keys_for_eval)
+        started, first = time.time(), private.steps_done
+        for batch in private:
+            if private.steps_done % epoch_steps == 0 or private.steps_done == first:
+                self.control = handler.on_epoch_begin(self.args, self.state, self.control)
+            self.control = handler.on_step_begin(self.args, self.state, self.control)
+            self.model.train()
+            private.step(batch)
+            self._place(private, epoch_steps)
+            self.control = handler.on_step_end(self.args, self.state, self.control)
+            self._act(ignore_keys_for_eval)
+            if private.steps_done % epoch_steps == 0 or len(private) == 0:
+                self.control = handler.on_epoch_end(self.args, self.state, self.control)
+                self._act(ignore_keys_for_eval)
+            if self.control.should_training_stop:
+                break
+        made = private.steps_done - first
+        metrics = speed_metrics(
+            "train", started, num_samples=made * private.plan.expected_batch_size, num_steps=made
+        )
+        self.log(metrics)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        self.control = handler.on_train_end(self.args, self.state, self.control)
+        self.is_in_train = False
+        return TrainOutput(private.steps_done, math.nan, metrics)
+
+    def statement(self) -> str:
+        """The guarantee of the run, with its assumptions, in words."""
+        if self.private is None:
+            raise ValueError("There is no run yet, and nothing is spent: call train() first.")
+        return self.private.statement()
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if self.private is not None:
+            spent = {"epsilon": self.private.epsilon(), "delta": self.private.plan.delta}
+            logs = {**logs, **spent}
+        super().log(logs, start_time)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Refused: the only update is ``private.step``."""
+        raise RuntimeError(
+            "PrivateTrainer makes no step outside of train(): a step beside it would not be "
+            "charged. Call train()."
+        )
+
+    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: every trial would be a run on the same records, and cost as much."""
+        raise ValueError(
+            "A search trains on the same records in every trial, and each costs privacy. Use "
+            "plumbline.tune, which says what a search costs."
+        )
+
+    def _begin(self) -> Private:
+        args, dataset = self.args, self.train_dataset
+        if dataset is None:
+            raise ValueError("PrivateTrainer has no train_dataset: give one.")
+        if hasattr(dataset, "column_names"):
+            dataset = self._remove_unused_columns(dataset, description="training")
+        collate = self._get_collator_with_removed_columns(self.data_collator, "training")
+        expected = self.get_total_train_batch_size(args)
+        steps = args.max_steps
+        if steps <= 0:
+            records = self._budget["records"] or len(dataset)
+            steps = math.ceil(args.num_train_epochs * math.ceil(records / expected))
+        settle_problem_type(self.model, lambda: collate([dataset[0]])["labels"])
+        self.create_optimizer_and_scheduler(num_training_steps=steps)
+        checkpoint = None
+        if args.save_strategy != SaveStrategy.NO:
+            checkpoint = Path(args.output_dir, RUN_FILE)
+        self.model.train()
+        return make_private(
+            self.model,
+            self.optimizer,
+            dataset,
+            loss=self._loss,
+            method=self._method,
+            budget=Budget(**self._budget, steps=steps, expected_batch_size=expected),
+            collate=collate,
+            max_physical_batch=args.per_device_train_batch_size,
+            checkpoint=checkpoint,
+            schedulers=[self.lr_scheduler],
+            **self._settings,
+        )
+
+    def _folder_to_resume(self, given: str | bool | None) -> str | None:
+        """The last folder of checkpoints, whose logs and metrics go on, if one was written."""
+        output = Path(self.args.output_dir)
+        known = self.private is not None or (output / RUN_FILE).exists()
+        if not given:
+            if known:
+                raise ValueError(
+                    f"{output} has a run already, and its steps are spent. Go on with it by "
+                    "train(resume_from_checkpoint=True), or give another output_dir to a new "
+                    "PrivateTrainer for a run with a budget of its own."
+                )
+            return None
+        if not known:
+            raise ValueError(
+                f"There is no run of PrivateTrainer in {output} to go on with: what was spent is "
+                f"in its file {RUN_FILE}. Give the output_dir of the run; save_strategy='no' "
+                "keeps none."
+            )
+        last: str | None = get_last_checkpoint(str(output)) if output.is_dir() else None
+        if given is not True and (last is None or Path(given).resolve() != Path(last).resolve()):
+            raise ValueError(
+                f"resume_from_checkpoint is {given}, and the last checkpoint in {output} is "
+                f"{last}. A private run cannot go back: the steps since then are spent. Give "
+                "resume_from_checkpoint=True."
+            )
+        return last
+
+    def _place(self, private: Private, epoch_steps: int) -> None:
+        self.state.global_step = private.steps_done
+        self.state.epoch = private.steps_done / epoch_steps
+
+    def _act(self, ignore_keys: list[str] | None) -> None:
+        """Logs, evaluates and saves, as the callbacks have asked."""
+        if self.control.should_log:
+            self.log({"learning_rate": self._get_learning_rate()})
+        if self.control.should_evaluate:
+            metrics = self.evaluate(ignore_keys=ignore_keys)
+            best = self._determine_best_metric(metrics=metrics, trial=None)
+            if self.args.save_strategy == SaveStrategy.BEST:
+                self.control.should_save = best
+        if self.control.should_save:
+            assert self.private is not None
+            self.private.save()
+            self._save_checkpoint(self.model, trial=None)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Nothing: the run's own file has them."""
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Nothing: a run does not depend on the global generators."""
+
+
+def own_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """The loss that a model computes from ``labels``, for each record alone, ``[B]``."""
+    rows = len(next(iter(batch.values())))
+    if rows == 1:
+        output = model(**with_own_mask(model, dict(batch)))
+        loss: Tensor = output["loss"] if isinstance(output, dict) else output[0]
+        return loss.reshape(1)
+    alone = ({name: value[i : i + 1] for name, value in batch.items()} for i in range(rows))
+    return torch.cat([own_loss(model, one) for one in alone])
+
+
+def settle_problem_type(model: Any, labels: Any) -> None:
+    """Decides what a classifier's loss is, as it would at its first batch.
+
+    It would write that into its configuration, and a model may not change as it sees records.
+
+    Args:
+        model: The model.
+        labels: Gives the labels of a record; only their type is looked at.
+    """
+    own = model.get_base_model() if hasattr(model, "get_base_model") else model
+    config = getattr(own, "config", None)
+    if not type(own).__name__.endswith("Classification"):
+        return
+    if getattr(config, "problem_type", "unused") is None:
+        if config.num_labels == 1:
+            config.problem_type = "regression"
+        elif labels().is_floating_point():
+            config.problem_type = "multi_label_classification"
+        else:
+            config.problem_type = "single_label_classification"
