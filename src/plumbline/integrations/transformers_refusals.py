@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from transformers import DataCollatorWithFlattening, TrainerCallback
+from transformers.trainer_pt_utils import AcceleratorConfig
 
 _SAMPLING = "batches are Poisson samples, which is what the accounting is for"
 _SCALE = "use torch.autocast inside the model; weights, sums and noise stay in float32"
@@ -83,6 +84,8 @@ def _arguments(args: Any) -> Iterator[str]:
         value = getattr(args, name, allowed[0])
         if value not in allowed:
             yield f"{name} is {value!r}: {reason}"
+    if args.accelerator_config not in (None, AcceleratorConfig()):
+        yield f"accelerator_config is {args.accelerator_config}: it forms batches; {_SAMPLING}"
     optimizer = str(getattr(args.optim, "value", args.optim))
     if any(part in optimizer for part in _OPTIMIZERS):
         yield f"optim is {optimizer!r}: it needs a backward pass of its own; use adamw_torch or sgd"

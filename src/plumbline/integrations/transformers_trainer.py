@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from plumbline import Budget, Private, batch_loss, make_private
+from plumbline.integrations.transformers_loss import own_loss, settle_problem_type
 from plumbline.integrations.transformers_refusals import refuse
 from plumbline.methods import Method
-from plumbline.transformer_masks import with_own_mask
 
 try:
     from transformers import Trainer
@@ -87,7 +86,7 @@ class PrivateTrainer(Trainer):
     ) -> None:
         self.private: Private | None = None
         self._method = method
-        self._budget = {
+        self._budget: dict[str, Any] = {
             "delta": delta,
             "epsilon": epsilon,
             "noise_multiplier": noise_multiplier,
@@ -138,32 +137,11 @@ class PrivateTrainer(Trainer):
             setattr(handler, name, getattr(self, name))
         handler.train_dataloader = None
         self.is_in_train = True
-        self.control = handler.on_train_begin(self.args, self.state, self.control)
-        self.log(
-            {
-                "expected_batch_size": private.plan.expected_batch_size,
-                "noise_multiplier": private.plan.noise_multiplier,
-            }
-        )
-        if self.args.eval_on_start:
-            self.evaluate(ignore_keys=ignore_keys_for_eval)
         started, first = time.time(), private.steps_done
-        for batch in private:
-            if private.steps_done % epoch_steps == 0 or private.steps_done == first:
-                self.control = handler.on_epoch_begin(self.args, self.state, self.control)
-            self.control = handler.on_step_begin(self.args, self.state, self.control)
-            self.model.train()
-            private.step(batch)
-            self._place(private, epoch_steps)
-            self.control = handler.on_step_end(self.args, self.state, self.control)
-            self._act(ignore_keys_for_eval)
-            if private.steps_done % epoch_steps == 0 or len(private) == 0:
-                self.control = handler.on_epoch_end(self.args, self.state, self.control)
-                self._act(ignore_keys_for_eval)
-            if self.control.should_training_stop:
-                break
+        self.control = handler.on_train_begin(self.args, self.state, self.control)
+        self._run(private, epoch_steps, ignore_keys_for_eval)
         made = private.steps_done - first
-        metrics = speed_metrics(
+        metrics: dict[str, float] = speed_metrics(  # type: ignore[no-untyped-call]
             "train", started, num_samples=made * private.plan.expected_batch_size, num_steps=made
         )
         self.log(metrics)
@@ -200,7 +178,8 @@ class PrivateTrainer(Trainer):
         )
 
     def _begin(self) -> Private:
-        args, dataset = self.args, self.train_dataset
+        args, model = self.args, self.model
+        dataset: Any = self.train_dataset
         if dataset is None:
             raise ValueError("PrivateTrainer has no train_dataset: give one.")
         if hasattr(dataset, "column_names"):
@@ -211,14 +190,12 @@ class PrivateTrainer(Trainer):
         if steps <= 0:
             records = self._budget["records"] or len(dataset)
             steps = math.ceil(args.num_train_epochs * math.ceil(records / expected))
-        settle_problem_type(self.model, lambda: collate([dataset[0]])["labels"])
+        settle_problem_type(model, lambda: collate([dataset[0]])["labels"])
         self.create_optimizer_and_scheduler(num_training_steps=steps)
-        checkpoint = None
-        if args.save_strategy != SaveStrategy.NO:
-            checkpoint = Path(args.output_dir, RUN_FILE)
-        self.model.train()
+        assert model is not None
+        assert self.optimizer is not None
         return make_private(
-            self.model,
+            model.train(),
             self.optimizer,
             dataset,
             loss=self._loss,
@@ -226,21 +203,25 @@ class PrivateTrainer(Trainer):
             budget=Budget(**self._budget, steps=steps, expected_batch_size=expected),
             collate=collate,
             max_physical_batch=args.per_device_train_batch_size,
-            checkpoint=checkpoint,
+            checkpoint=None if args.save_strategy == SaveStrategy.NO else self._file,
             schedulers=[self.lr_scheduler],
             **self._settings,
         )
 
+    @property
+    def _file(self) -> Path:
+        return Path(str(self.args.output_dir), RUN_FILE)
+
     def _folder_to_resume(self, given: str | bool | None) -> str | None:
         """The last folder of checkpoints, whose logs and metrics go on, if one was written."""
-        output = Path(self.args.output_dir)
-        known = self.private is not None or (output / RUN_FILE).exists()
+        output = self._file.parent
+        known = self.private is not None or self._file.exists()
         if not given:
             if known:
                 raise ValueError(
-                    f"{output} has a run already, and its steps are spent. Go on with it by "
-                    "train(resume_from_checkpoint=True), or give another output_dir to a new "
-                    "PrivateTrainer for a run with a budget of its own."
+                    f"{output} has a run already, and what it spent stays spent. Go on with it by "
+                    "train(resume_from_checkpoint=True), or give a new PrivateTrainer another "
+                    "output_dir, for a run with a budget of its own."
                 )
             return None
         if not known:
@@ -249,7 +230,7 @@ class PrivateTrainer(Trainer):
                 f"in its file {RUN_FILE}. Give the output_dir of the run; save_strategy='no' "
                 "keeps none."
             )
-        last: str | None = get_last_checkpoint(str(output)) if output.is_dir() else None
+        last: str | None = get_last_checkpoint(output)  # type: ignore[no-untyped-call]
         if given is not True and (last is None or Path(given).resolve() != Path(last).resolve()):
             raise ValueError(
                 f"resume_from_checkpoint is {given}, and the last checkpoint in {output} is "
@@ -258,11 +239,39 @@ class PrivateTrainer(Trainer):
             )
         return last
 
+    def _run(self, private: Private, epoch_steps: int, ignore_keys: list[str] | None) -> None:
+        """The remaining steps, with the callbacks that belong to them."""
+        args, handler = self.args, self.callback_handler
+        plan = private.plan
+        self.log(
+            {
+                "expected_batch_size": plan.expected_batch_size,
+                "noise_multiplier": plan.noise_multiplier,
+            }
+        )
+        if args.eval_on_start:
+            self.evaluate(ignore_keys=ignore_keys)
+        first = private.steps_done
+        for batch in private if len(private) else ():
+            if private.steps_done in (first, _whole(private.steps_done, epoch_steps)):
+                self.control = handler.on_epoch_begin(args, self.state, self.control)
+            self.control = handler.on_step_begin(args, self.state, self.control)
+            private.model.train()
+            private.step(batch)
+            self._place(private, epoch_steps)
+            self.control = handler.on_step_end(args, self.state, self.control)
+            self._act(private, ignore_keys)
+            if private.steps_done in (private.stop, _whole(private.steps_done, epoch_steps)):
+                self.control = handler.on_epoch_end(args, self.state, self.control)
+                self._act(private, ignore_keys)
+            if self.control.should_training_stop:
+                return
+
     def _place(self, private: Private, epoch_steps: int) -> None:
         self.state.global_step = private.steps_done
         self.state.epoch = private.steps_done / epoch_steps
 
-    def _act(self, ignore_keys: list[str] | None) -> None:
+    def _act(self, private: Private, ignore_keys: list[str] | None) -> None:
         """Logs, evaluates and saves, as the callbacks have asked."""
         if self.control.should_log:
             self.log({"learning_rate": self._get_learning_rate()})
@@ -272,9 +281,8 @@ class PrivateTrainer(Trainer):
             if self.args.save_strategy == SaveStrategy.BEST:
                 self.control.should_save = best
         if self.control.should_save:
-            assert self.private is not None
-            self.private.save()
-            self._save_checkpoint(self.model, trial=None)
+            private.save()
+            self._save_checkpoint(private.model, trial=None)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
@@ -284,34 +292,6 @@ class PrivateTrainer(Trainer):
         """Nothing: a run does not depend on the global generators."""
 
 
-def own_loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """The loss that a model computes from ``labels``, for each record alone, ``[B]``."""
-    rows = len(next(iter(batch.values())))
-    if rows == 1:
-        output = model(**with_own_mask(model, dict(batch)))
-        loss: Tensor = output["loss"] if isinstance(output, dict) else output[0]
-        return loss.reshape(1)
-    alone = ({name: value[i : i + 1] for name, value in batch.items()} for i in range(rows))
-    return torch.cat([own_loss(model, one) for one in alone])
-
-
-def settle_problem_type(model: Any, labels: Any) -> None:
-    """Decides what a classifier's loss is, as it would at its first batch.
-
-    It would write that into its configuration, and a model may not change as it sees records.
-
-    Args:
-        model: The model.
-        labels: Gives the labels of a record; only their type is looked at.
-    """
-    own = model.get_base_model() if hasattr(model, "get_base_model") else model
-    config = getattr(own, "config", None)
-    if not type(own).__name__.endswith("Classification"):
-        return
-    if getattr(config, "problem_type", "unused") is None:
-        if config.num_labels == 1:
-            config.problem_type = "regression"
-        elif labels().is_floating_point():
-            config.problem_type = "multi_label_classification"
-        else:
-            config.problem_type = "single_label_classification"
+def _whole(steps: int, epoch_steps: int) -> int:
+    """The steps of the whole epochs among some steps."""
+    return steps - steps % epoch_steps
