@@ -88,7 +88,7 @@ docs: $(VENV)/.installed-docs
 # Installing. Each set of extras also installs the package itself, hence the stamp of both.
 
 $(VENV)/.installed-base: EXTRAS :=
-$(VENV)/.installed-dev: EXTRAS := [dev,images,scattering,transformers,tune]
+$(VENV)/.installed-dev: EXTRAS := [dev,images,lightning,scattering,transformers,tune]
 $(VENV)/.installed-bench: EXTRAS := [bench]
 $(VENV)/.installed-browser: EXTRAS := [browser]
 $(VENV)/.installed-docs: EXTRAS := [docs]

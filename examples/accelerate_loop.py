@@ -5,7 +5,8 @@ Trains a logistic model on the bundled Adult data. ``Accelerator()`` sets up the
 given to ``accelerator.prepare``. Only rank 0 has the ledger. The loader of the test records is
 prepared as usual. Needs the extra ``accelerate``. Takes a few seconds.
 
-    accelerate launch --cpu --num_processes 2 examples/accelerate_loop.py [--steps 100] [--epsilon 1]
+    export ACCELERATE_USE_CPU=true  # two processes without a GPU
+    accelerate launch --multi_gpu --num_processes 2 examples/accelerate_loop.py [--steps 100]
 """
 
 import argparse

@@ -71,10 +71,11 @@ def main() -> None:
             per_device_train_batch_size=50,
             gradient_accumulation_steps=4,  # an expected batch of 200, 50 in memory at once
             learning_rate=1e-2,
-            logging_steps=0.25,
-            save_steps=0.25,
+            logging_steps=max(1, options.steps // 4),
+            save_steps=max(1, options.steps // 4),
             eval_strategy="steps",
-            eval_steps=0.5,
+            eval_steps=max(1, options.steps // 2),
+            dataloader_pin_memory=False,
             report_to="none",
             disable_tqdm=True,
         )
@@ -93,7 +94,8 @@ def main() -> None:
         trainer(folder, HalfWay()).train()
         again = trainer(folder)  # as a new process would build it
         done = again.train(resume_from_checkpoint=True)
-        print(f"{done.global_step} steps, epsilon {again.private.epsilon():.2f}\n")
+        spent = again.state.log_history[-1]["epsilon"]
+        print(f"{done.global_step} steps, epsilon {spent:.2f}\n")
         print(again.statement())
 
 

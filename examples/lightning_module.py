@@ -61,7 +61,7 @@ def main() -> None:
         strategy = PrivateStrategy(
             method=pl.methods.dpsgd(clip=1.0),
             epsilon=options.epsilon,
-            delta=1e-4,
+            delta=5e-5,
             checkpoint=Path(folder, "run.pt"),  # a killed run goes on from here
         )
         trainer = L.Trainer(

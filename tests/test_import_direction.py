@@ -74,6 +74,8 @@ ALLOWED: dict[str, set[str]] = {
     "report": DOOR | BESIDE | {"experiments"},
     "instruments": EVERYTHING,
     "cli": EVERYTHING | {"instruments"},
+    "integrations": EVERYTHING - {"diagnostics"}
+    | {"instruments"},  # other libraries' ways of training
     "__main__": {"cli"},
     # the public names
     "__init__": EVERYTHING | {"instruments"},

@@ -11,7 +11,6 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import plumbline as pl
-from plumbline.gradients import RecordsMixError
 
 lightning = pytest.importorskip("lightning")
 
@@ -329,9 +328,21 @@ class Logs(Module):
 
 def test_exact_values_of_records_cannot_be_logged(tmp_path: Path) -> None:
     made = trainer(tmp_path)
-    with pytest.raises(RecordsMixError, match=r"training_step calls self\.log"):
+    with pytest.raises(ValueError, match=r"as self\.log does"):
         made.fit(Logs(), loader())
     assert made.strategy.private.charged == 0
+
+
+class Asks(Module):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        assert (self.current_epoch, batch_idx) == divmod(self.global_step, EPOCH_STEPS)
+        return {"loss": super().training_step(batch, batch_idx)}
+
+
+def test_a_step_knows_where_the_training_stands(tmp_path: Path) -> None:
+    made = trainer(tmp_path, enable_progress_bar=True)  # which has a thread that changes it
+    made.fit(Asks(), loader())
+    assert made.lightning_module.trainer is made
 
 
 def test_what_the_strategy_decides_cannot_be_given() -> None:

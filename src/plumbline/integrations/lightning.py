@@ -18,9 +18,10 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from plumbline import Budget, Private, batch_loss, make_private
-from plumbline.gradients import RecordsMixError
+from plumbline.mechanism import Budget
 from plumbline.methods import Method
+from plumbline.private_training import make_private
+from plumbline.training import Private, batch_loss
 
 try:
     from lightning.pytorch import LightningModule, Trainer
@@ -120,7 +121,7 @@ class PrivateStrategy(SingleDeviceStrategy):
             count.increment_ready()
         # Steps that were made before the run was interrupted are passed over.
         if counts[0].total.completed >= self.private.steps_done:
-            self._step(self.private)
+            self._step(self.private, self._trainer)
         for count in counts:
             count.increment_completed()
         if not len(self.private):
@@ -183,16 +184,33 @@ class PrivateStrategy(SingleDeviceStrategy):
         self._batches = iter(self.private)
         return epoch_steps
 
-    def _step(self, private: Private) -> None:
+    def _step(self, private: Private, trainer: Trainer) -> None:
+        batch = next(self._batches)
+        # The trainer changes while records are looked at (a progress bar has a thread of its own),
+        # and what a step sees of it may not.
+        self._module.trainer = _Place(trainer)  # type: ignore[assignment]
         try:
-            private.step(next(self._batches))
-        except RecordsMixError as error:
-            if "_ResultMetric" not in str(error):
-                raise
-            raise RecordsMixError(
-                "training_step calls self.log: what it logs is an exact value of private records. "
-                "Log in validation_step, on other records. (Epsilon is logged by the strategy.)"
-            ) from error
+            private.step(batch)
+        finally:
+            self._module.trainer = trainer
+
+
+class _Place:
+    """What ``training_step`` can ask of its trainer: where the training stands."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.current_epoch = trainer.current_epoch
+        self.global_step = trainer.global_step
+        self.batch_idx = trainer.fit_loop.batch_idx
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ValueError(
+            f"training_step asks for trainer.{name}, as self.log does. What it would log is an "
+            "exact value of private records: log in validation_step, on other records. (The "
+            "strategy logs epsilon.) Of the trainer, it can see current_epoch and global_step."
+        )
 
 
 def _counts(trainer: Trainer) -> tuple[Any, Any]:
@@ -205,7 +223,7 @@ def _counts(trainer: Trainer) -> tuple[Any, Any]:
 def _losses(module: Any, batch: Any) -> Tensor:
     """The losses of a batch, ``[B]``; Plumbline calls it with one record at a time."""
     takes = len(inspect.signature(module.training_step).parameters)
-    given = (batch, module.trainer.fit_loop.batch_idx)[:takes]
+    given = (batch, module.trainer.batch_idx)[:takes]
     output = module.training_step(*given)
     losses: Tensor = output["loss"] if isinstance(output, Mapping) else output
     return losses

@@ -16,10 +16,12 @@ from typing import Any
 
 from torch import Tensor
 
-from plumbline import Budget, Private, batch_loss, make_private
 from plumbline.integrations.transformers_loss import own_loss, settle_problem_type
 from plumbline.integrations.transformers_refusals import refuse
+from plumbline.mechanism import Budget
 from plumbline.methods import Method
+from plumbline.private_training import make_private
+from plumbline.training import Private, batch_loss
 
 try:
     from transformers import Trainer
