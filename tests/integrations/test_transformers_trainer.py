@@ -111,7 +111,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> PrivateTrainer:
 
 def test_the_weights_are_those_of_a_plain_loop(whole: PrivateTrainer) -> None:
     model = network()
-    settle_problem_type(model, lambda: torch.tensor([0]))
+    settle_problem_type(model, lambda: {"labels": torch.tensor([0])})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     private = pl.make_private(
         model.train(),
@@ -231,9 +231,20 @@ def test_epochs_are_counted_in_expected_batches(tmp_path: Path) -> None:
     assert not (tmp_path / RUN_FILE).exists()
 
 
+def test_records_without_number_or_label_are_refused(tmp_path: Path) -> None:
+    bare = [{"input_ids": one["input_ids"]} for one in texts()]
+    with pytest.raises(ValueError, match="no 'labels'"):
+        trainer(tmp_path, train_dataset=bare).train()
+    with pytest.raises(ValueError, match="without a length"):
+        trainer(tmp_path, train_dataset=iter(texts())).train()
+    with pytest.raises(ValueError, match="no train_dataset"):
+        trainer(tmp_path, train_dataset=None).train()
+    assert not (tmp_path / RUN_FILE).exists()
+
+
 def test_the_loss_of_a_batch_is_that_of_each_record_alone() -> None:
     model = network().eval()
-    settle_problem_type(model, lambda: torch.tensor([0]))
+    settle_problem_type(model, lambda: {"labels": torch.tensor([0])})
     batch = transformers.default_data_collator(texts()[:3])
     losses = own_loss(model, batch)
     assert losses.shape == (3,)

@@ -10,7 +10,6 @@ the number of a step, never its records.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from plumbline.integrations.epochs import epoch_steps
 from plumbline.mechanism import Budget
 from plumbline.methods import Method
 from plumbline.private_training import make_private
@@ -159,9 +159,10 @@ class PrivateStrategy(SingleDeviceStrategy):
         if self.private is not None:
             raise ValueError("There are several training loaders, and a run has one data set.")
         refuse_loader(loader)
-        records = self._budget["records"] or len(loader.dataset)
-        epoch_steps: int = math.ceil(records / loader.batch_size)
-        ends = (trainer.max_steps, (trainer.max_epochs or -1) * epoch_steps)
+        per_epoch = epoch_steps(
+            loader.dataset, loader.batch_size, self._budget["records"], self._settings
+        )
+        ends = (trainer.max_steps, (trainer.max_epochs or -1) * per_epoch)
         steps = min(end for end in ends if end >= 0)
         self.private = make_private(
             self._module,
@@ -182,7 +183,7 @@ class PrivateStrategy(SingleDeviceStrategy):
                 "belongs to this checkpoint."
             )
         self._batches = iter(self.private)
-        return epoch_steps
+        return per_epoch
 
     def _step(self, private: Private, trainer: Trainer) -> None:
         batch = next(self._batches)

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from plumbline.integrations.epochs import epoch_steps
 from plumbline.integrations.transformers_loss import own_loss, settle_problem_type
 from plumbline.integrations.transformers_refusals import refuse
 from plumbline.mechanism import Budget
@@ -29,6 +30,7 @@ try:
         SaveStrategy,
         TrainOutput,
         get_last_checkpoint,
+        has_length,
         speed_metrics,
     )
 except ImportError as error:
@@ -131,17 +133,17 @@ class PrivateTrainer(Trainer):
         if self.private is None:
             self.private = self._begin()
         private, handler = self.private, self.callback_handler
-        epoch_steps = math.ceil(1 / private.plan.sampling_rate)
-        epochs = math.ceil(private.plan.steps / epoch_steps)
-        self._init_training_state(private.stop, epoch_steps, epochs, folder, None)
-        self._place(private, epoch_steps)
+        per_epoch = math.ceil(private.plan.records / private.plan.expected_batch_size)
+        epochs = math.ceil(private.plan.steps / per_epoch)
+        self._init_training_state(private.stop, per_epoch, epochs, folder, None)
+        self._place(private, per_epoch)
         for name in ("model", "optimizer", "lr_scheduler"):
             setattr(handler, name, getattr(self, name))
         handler.train_dataloader = None
         self.is_in_train = True
         started, first = time.time(), private.steps_done
         self.control = handler.on_train_begin(self.args, self.state, self.control)
-        self._run(private, epoch_steps, ignore_keys_for_eval)
+        self._run(private, per_epoch, ignore_keys_for_eval)
         made = private.steps_done - first
         metrics: dict[str, float] = speed_metrics(  # type: ignore[no-untyped-call]
             "train", started, num_samples=made * private.plan.expected_batch_size, num_steps=made
@@ -184,15 +186,20 @@ class PrivateTrainer(Trainer):
         dataset: Any = self.train_dataset
         if dataset is None:
             raise ValueError("PrivateTrainer has no train_dataset: give one.")
+        if not has_length(dataset):
+            raise ValueError(
+                f"train_dataset is a {type(dataset).__name__} without a length. Poisson sampling "
+                "asks for records by their number: give a data set with a length, such as a list."
+            )
         if hasattr(dataset, "column_names"):
             dataset = self._remove_unused_columns(dataset, description="training")
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")
         expected = self.get_total_train_batch_size(args)
         steps = args.max_steps
         if steps <= 0:
-            records = self._budget["records"] or len(dataset)
-            steps = math.ceil(args.num_train_epochs * math.ceil(records / expected))
-        settle_problem_type(model, lambda: collate([dataset[0]])["labels"])
+            epoch = epoch_steps(dataset, expected, self._budget["records"], self._settings)
+            steps = math.ceil(args.num_train_epochs * epoch)
+        settle_problem_type(model, lambda: collate([dataset[0]]))
         self.create_optimizer_and_scheduler(num_training_steps=steps)
         assert model is not None
         assert self.optimizer is not None
@@ -241,7 +248,7 @@ class PrivateTrainer(Trainer):
             )
         return last
 
-    def _run(self, private: Private, epoch_steps: int, ignore_keys: list[str] | None) -> None:
+    def _run(self, private: Private, per_epoch: int, ignore_keys: list[str] | None) -> None:
         """The remaining steps, with the callbacks that belong to them."""
         args, handler = self.args, self.callback_handler
         plan = private.plan
@@ -255,23 +262,23 @@ class PrivateTrainer(Trainer):
             self.evaluate(ignore_keys=ignore_keys)
         first = private.steps_done
         for batch in private if len(private) else ():
-            if private.steps_done in (first, _whole(private.steps_done, epoch_steps)):
+            if private.steps_done in (first, _whole(private.steps_done, per_epoch)):
                 self.control = handler.on_epoch_begin(args, self.state, self.control)
             self.control = handler.on_step_begin(args, self.state, self.control)
             private.model.train()
             private.step(batch)
-            self._place(private, epoch_steps)
+            self._place(private, per_epoch)
             self.control = handler.on_step_end(args, self.state, self.control)
             self._act(private, ignore_keys)
-            if private.steps_done in (private.stop, _whole(private.steps_done, epoch_steps)):
+            if private.steps_done in (private.stop, _whole(private.steps_done, per_epoch)):
                 self.control = handler.on_epoch_end(args, self.state, self.control)
                 self._act(private, ignore_keys)
             if self.control.should_training_stop:
                 return
 
-    def _place(self, private: Private, epoch_steps: int) -> None:
+    def _place(self, private: Private, per_epoch: int) -> None:
         self.state.global_step = private.steps_done
-        self.state.epoch = private.steps_done / epoch_steps
+        self.state.epoch = private.steps_done / per_epoch
 
     def _act(self, private: Private, ignore_keys: list[str] | None) -> None:
         """Logs, evaluates and saves, as the callbacks have asked."""
@@ -294,6 +301,6 @@ class PrivateTrainer(Trainer):
         """Nothing: a run does not depend on the global generators."""
 
 
-def _whole(steps: int, epoch_steps: int) -> int:
+def _whole(steps: int, per_epoch: int) -> int:
     """The steps of the whole epochs among some steps."""
-    return steps - steps % epoch_steps
+    return steps - steps % per_epoch
