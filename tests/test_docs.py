@@ -215,6 +215,8 @@ def test_commands_exist(page: Path, workplace: Path) -> None:
                 parse(arguments)
             case ["torchrun", "--nproc-per-node", _, script]:
                 assert script.startswith("my_"), line
+            case ["ACCELERATE_USE_CPU=true", "accelerate", "launch", *_, script]:
+                assert (ROOT / script).is_file(), line
             case ["make", *targets]:
                 known = re.findall(r"^([a-z][a-z-]*)(?= .*:|:)", makefile(), re.MULTILINE)
                 known += re.search(r"^\.PHONY: (.*)$", makefile(), re.MULTILINE)[1].split()  # type: ignore[index]

@@ -66,6 +66,37 @@ def test_transformer_lora(
     assert "at epsilon 8.0" in out or "at epsilon 7.9" in out
 
 
+def test_hf_trainer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("transformers", "peft", "accelerate"):
+        pytest.importorskip(name)
+    out = printed("hf_trainer.py", "--steps", "4", monkeypatch=monkeypatch, capsys=capsys)
+    spent = [float(value) for value in re.findall(r"'epsilon': '([\d.]+)'", out)]
+    assert spent == sorted(spent)
+    assert "'eval_loss'" in out
+    assert re.search(r"^4 steps, epsilon (7\.9\d|8\.00)$", out, re.M)
+
+
+# What Lightning says of small examples, and of a function of torch's that it calls.
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec")
+def test_lightning_module(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("lightning")
+    out = printed("lightning_module.py", "--epochs", "1", monkeypatch=monkeypatch, capsys=capsys)
+    assert re.search(r"^10 steps, test accuracy [\d.]+%$", out, re.M)
+    assert "differentially private with epsilon = 4.00" in " ".join(out.split())
+
+
+def test_accelerate_loop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("accelerate")
+    out = printed("accelerate_loop.py", "--steps", "4", monkeypatch=monkeypatch, capsys=capsys)
+    assert "the ledger: 4 steps charged" in out
+    assert re.search(r"^1 processes: epsilon 1\.00, test accuracy [\d.]+%$", out, re.M)
+
+
 def test_per_record_gradients(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

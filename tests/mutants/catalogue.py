@@ -11,6 +11,7 @@ from tests.mutants import (
     sharing,
     spending,
     tables,
+    trainers,
 )
 from tests.mutants.base import Mutant
 
@@ -25,6 +26,7 @@ SUBJECTS: dict[str, tuple[Mutant, ...]] = {
     "What all runs on a table cost together": sharing.MUTANTS,
     "Crashes, resuming and refunds": crashes.MUTANTS,
     "What leaves with a model": exporting.MUTANTS,
+    "Trainers of other libraries": trainers.MUTANTS,
 }
 
 MUTANTS: tuple[Mutant, ...] = tuple(one for own in SUBJECTS.values() for one in own)

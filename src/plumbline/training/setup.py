@@ -256,6 +256,12 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None
             f"{type(optimizer).__name__} {reason}. Use SGD, Adam or another optimizer that takes "
             "one dense gradient a step."
         )
+    if type(optimizer).__name__ == "AcceleratedOptimizer":
+        raise ValueError(
+            "The optimizer was prepared by accelerate, and leaves out steps while gradients are "
+            "accumulated: a step would be charged, and the weights would not move. Give the plain "
+            "optimizer, and leave it and the model out of accelerator.prepare."
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(
             "The model has no trainable parameter: requires_grad is False for all of them. Free "
