@@ -36,6 +36,7 @@ from plumbline.data.table_schema import STATED, declared
 from plumbline.data.table_target import is_number
 from plumbline.diagnostics.probe import USUAL, chosen
 from plumbline.experiments.objects import found, is_object
+from plumbline.experiments.sweeps import swept_rows
 from plumbline.fairness.evaluating import BY_NAME
 from plumbline.gradients import Isolation
 from plumbline.mechanism.calibration import Budget
@@ -347,6 +348,7 @@ class MethodPart(StrictPart):
         expected_batch_size, epochs, epsilon: The same; delta stays the recipe's.
         noise: Noise that is correlated between steps, such as { bands = 16 }; without it each
             step's is independent.
+        swept: Which of its settings, or its learning rate, a sweep has given it.
     """
 
     name: Annotated[str, AfterValidator(_method)]
@@ -362,6 +364,7 @@ class MethodPart(StrictPart):
     epochs: float | None = Field(default=None, gt=0)
     epsilon: float | None = Field(default=None, gt=0)
     noise: NoisePart | None = None
+    swept: tuple[str, ...] = Field(default=(), strict=False)
 
     @model_validator(mode="after")
     def _buildable(self) -> MethodPart:
@@ -383,13 +386,21 @@ class MethodPart(StrictPart):
     @property
     def title(self) -> str:
         """What it is called in tables: different for every row of a recipe."""
-        name = self.base if self.origin == "given" else f"{self.base} ({self.origin})"
-        return name if self.epsilon is None else f"{name}, epsilon {self.epsilon:g}"
+        origin = "" if self.origin == "given" else f" ({self.origin})"
+        return f"{self.base}{origin}{self.place}"
 
     @property
     def base(self) -> str:
-        """What rows share that differ in epsilon, or in where their settings come from."""
+        """What rows share that differ in epsilon, in a sweep, or in their settings' origin."""
         return self.label or self.name.rpartition(":")[2]
+
+    @property
+    def place(self) -> str:
+        """Where it stands among the rows of a sweep and of several epsilons."""
+        swept = {name: self.settings.get(name, self.learning_rate) for name in self.swept}
+        if self.epsilon is not None:
+            swept["epsilon"] = self.epsilon
+        return "".join(f", {name.replace('_', ' ')} {value:g}" for name, value in swept.items())
 
     @property
     def own_sizes(self) -> dict[str, Any]:
@@ -441,6 +452,8 @@ class Recipe(StrictPart):
         isolation: How records are kept apart: all at once by "vmap", or in a "loop", which is
             slower, for networks that vmap cannot run.
         probe: What is measured of clipping along the way, if anything.
+        sweep: In a file only: values of some settings, or of the learning rate. Each method that
+            has the setting is run with each of its values, in every combination.
         tune: How ``tune`` searches; its defaults if left out.
         simple_row: Whether a comparison on images or text is given a linear model on fixed public
             features, unless it has one: a method that looks good only beside a weak network is
@@ -466,6 +479,14 @@ class Recipe(StrictPart):
     probe: ProbePart | None = None
     tune: TunePart = TunePart()
     simple_row: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def _swept(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "sweep" not in given:
+            return given
+        rest = {name: value for name, value in given.items() if name != "sweep"}
+        return {**rest, "methods": swept_rows(rest.get("methods", []), given["sweep"])}
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:

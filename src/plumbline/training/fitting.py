@@ -172,6 +172,7 @@ class _Watch:
         for logger in due if new else ():
             logger.log(info.step, not_covered=new)
 
+
 @contextmanager
 def _interruptible(display: Display) -> Iterator[Callable[[], bool]]:
     """Yields whether Ctrl-C was pressed; the second one interrupts as usual."""
