@@ -16,6 +16,7 @@ TOML block is a recipe, or what a comment before it says: ``<!-- a reproduction 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -269,12 +270,17 @@ def words_of(printed: str) -> list[str]:
     return [word for word in printed.split() if set(word) != {"─"}]
 
 
+@functools.cache
+def _commands() -> Any:
+    return typer.main.get_command(app)
+
+
 def parse(arguments: list[str], complete: bool = True) -> dict[str, Any]:
     """Lets typer parse a command line, through its sub-commands, without running it.
 
     One that is not ``complete`` may be the name of a command alone.
     """
-    command: Any = typer.main.get_command(app)
+    command = _commands()
     context = command.make_context("plumbline", list(arguments))
     while hasattr(command, "resolve_command"):
         # What is left for the sub-command; click 8 keeps its first word apart.
