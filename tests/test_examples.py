@@ -32,6 +32,13 @@ def test_own_loop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     assert "z-score" not in out  # public ranges: nothing of the preprocessing is uncovered
 
 
+def test_data_loader(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed("data_loader.py", "--epochs", "1", monkeypatch=monkeypatch, capsys=capsys)
+    assert "batch size of 128 is the expected one" in out
+    assert out.count("epoch 0: epsilon ") == out.count(" (not covered by epsilon)") == 2
+    assert "the same weights: True" in out
+
+
 def test_tabular_fairness(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
