@@ -193,6 +193,7 @@ def test_a_killed_run_goes_on_with_the_step_after_the_last_and_is_charged_once(
         again = trainer(tmp_path, strategy(ledger=ledger, **settings))
         again.fit(Module(), loader())
         assert ledger.charged(run) == steps
+    assert again.global_step == steps
     assert torch.equal(weights(again.lightning_module), weights(module))
 
 
@@ -206,12 +207,12 @@ def test_what_was_spent_cannot_be_forgotten(tmp_path: Path) -> None:
     (kept,) = tmp_path.glob("kept/*.ckpt")
     with pytest.raises(ValueError, match="does not say what was spent"):
         trainer(tmp_path).fit(Module(), loader(), ckpt_path=kept)
-    begun = tmp_path / "other.pt"
-    trainer(tmp_path, strategy(checkpoint=begun), max_steps=1).fit(Module(), loader())
+    behind: dict[str, Any] = {"private": strategy(checkpoint=tmp_path / "other.pt"), "max_steps": 3}
+    with pytest.raises(KilledError):
+        trainer(tmp_path, **behind, callbacks=[Seen(stop=1)]).fit(Module(), loader())
+    behind["private"] = strategy(checkpoint=tmp_path / "other.pt")
     with pytest.raises(ValueError, match=r"of step 2, and the run's own file of step 1"):
-        trainer(tmp_path, strategy(checkpoint=begun), max_steps=1).fit(
-            Module(), loader(), ckpt_path=kept
-        )
+        trainer(tmp_path, **behind).fit(Module(), loader(), ckpt_path=kept)
 
 
 def test_validation_alone_is_as_usual(tmp_path: Path) -> None:
@@ -298,10 +299,12 @@ class Plateau(Module):
 def test_a_module_that_updates_in_its_own_way_is_refused(
     kind: type[Module], message: str, tmp_path: Path
 ) -> None:
-    made = trainer(tmp_path)
+    made, module = trainer(tmp_path), kind()
+    before = module.automatic_optimization
     with pytest.raises(ValueError, match=message):
-        made.fit(kind(), loader())
+        made.fit(module, loader())
     assert made.strategy.private is None
+    assert module.automatic_optimization == before
 
 
 def test_a_loader_that_chooses_records_in_its_own_way_is_refused(tmp_path: Path) -> None:
@@ -334,6 +337,10 @@ def test_exact_values_of_records_cannot_be_logged(tmp_path: Path) -> None:
 
 
 class Asks(Module):
+    def configure_optimizers(self) -> Any:
+        assert self.trainer.estimated_stepping_batches == EPOCHS * EPOCH_STEPS
+        return super().configure_optimizers()
+
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         assert (self.current_epoch, batch_idx) == divmod(self.global_step, EPOCH_STEPS)
         return {"loss": super().training_step(batch, batch_idx)}

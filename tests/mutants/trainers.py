@@ -28,7 +28,7 @@ MUTANTS = (
         "integrations/transformers_trainer.py",
         "checkpoint=None if args.save_strategy == SaveStrategy.NO else self._file,",
         "checkpoint=None,",
-        (f"{_TRAINER}::test_a_resumed_run_is_the_whole_one_and_is_charged_once",),
+        (f"{_TRAINER}::test_a_run_is_neither_forgotten_nor_taken_back",),
     ),
     Mutant(
         "arguments of a trainer not looked at",
@@ -46,7 +46,7 @@ MUTANTS = (
         "integrations/lightning.py",
         "            self._module.automatic_optimization = False\n",
         "            self._module.automatic_optimization = True\n",
-        (f"{_LIGHTNING}::test_the_weights_are_those_of_a_plain_loop",),
+        (f"{_LIGHTNING}::test_a_step_knows_where_the_training_stands",),
     ),
     Mutant(
         "steps made again after a restart of Lightning",

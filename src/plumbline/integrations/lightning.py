@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class PrivateStrategy(SingleDeviceStrategy):
             ``seed``.
 
     Attributes:
-        private: The run, from the beginning of ``fit`` on.
+        private: The run, once training has begun.
     """
 
     strategy_name = "private"
@@ -97,21 +98,47 @@ class PrivateStrategy(SingleDeviceStrategy):
         }
         self._settings = settings
         self._trainer: Trainer | None = None
+        self._loader: Any = None
+        self._per_epoch = 0
+        self._took_over = False
 
     def setup(self, trainer: Trainer) -> None:
+        self._trainer, self._loader = trainer, None
         super().setup(trainer)
-        self._trainer = trainer
         if trainer.state.fn == TrainerFn.FITTING:
             refuse_trainer(trainer)
             refuse_module(self._module, self.optimizers, self.lr_scheduler_configs)
             self._refuse_forgetting(trainer)
             self._module.automatic_optimization = False
+            self._took_over = True
 
     def process_dataloader(self, dataloader: Any) -> Any:
+        # A schedule that asks for its number of steps loads the data before there is an optimizer,
+        # so the run begins later.
         assert self._trainer is not None
         if not self._trainer.training:
             return dataloader
-        return _Steps(self._begin(self._trainer, dataloader))
+        if self._loader is not None:
+            raise ValueError("There are several training loaders, and a run has one data set.")
+        refuse_loader(dataloader)
+        self._loader = dataloader
+        self._per_epoch = epoch_steps(
+            dataloader.dataset, dataloader.batch_size, self._budget["records"], self._settings
+        )
+        return _Steps(self._per_epoch)
+
+    def on_train_start(self) -> None:
+        assert self._trainer is not None
+        with self._place(self._trainer):
+            self.private = self._begin(self._trainer)
+        ahead = _counts(self._trainer)[0].total.completed
+        if ahead > self.private.steps_done:
+            raise ValueError(
+                f"{self._trainer.ckpt_path} is of step {ahead}, and the run's own file of step "
+                f"{self.private.steps_done}: it is older, or of another run. Give the file that "
+                "belongs to this checkpoint."
+            )
+        self._batches = iter(self.private)
 
     def training_step(self, *args: Any, **kwargs: Any) -> None:
         assert self.private is not None
@@ -121,16 +148,19 @@ class PrivateStrategy(SingleDeviceStrategy):
             count.increment_ready()
         # Steps that were made before the run was interrupted are passed over.
         if counts[0].total.completed >= self.private.steps_done:
-            self._step(self.private, self._trainer)
+            batch = next(self._batches)
+            with self._place(self._trainer):
+                self.private.step(batch)
         for count in counts:
             count.increment_completed()
-        if not len(self.private):
+        if counts[0].total.completed >= self.private.stop:
             self._trainer.should_stop = True
         self._module.log("epsilon", self.private.epsilon(), prog_bar=True, batch_size=1)
 
     def teardown(self) -> None:
-        if self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING:
-            self._module.automatic_optimization = True  # as it was: anything else is refused
+        if self._took_over:
+            self._module.automatic_optimization = True
+            self._took_over = False
         super().teardown()
 
     @property
@@ -154,17 +184,11 @@ class PrivateStrategy(SingleDeviceStrategy):
                 "load_from_checkpoint and begin a run with a budget of its own."
             )
 
-    def _begin(self, trainer: Trainer, loader: Any) -> int:
-        """Makes the run; gives the number of steps in an epoch."""
-        if self.private is not None:
-            raise ValueError("There are several training loaders, and a run has one data set.")
-        refuse_loader(loader)
-        per_epoch = epoch_steps(
-            loader.dataset, loader.batch_size, self._budget["records"], self._settings
-        )
-        ends = (trainer.max_steps, (trainer.max_epochs or -1) * per_epoch)
+    def _begin(self, trainer: Trainer) -> Private:
+        loader = self._loader
+        ends = (trainer.max_steps, (trainer.max_epochs or -1) * self._per_epoch)
         steps = min(end for end in ends if end >= 0)
-        self.private = make_private(
+        return make_private(
             self._module,
             self.optimizers[0],
             loader.dataset,
@@ -175,23 +199,17 @@ class PrivateStrategy(SingleDeviceStrategy):
             schedulers=[config.scheduler for config in self.lr_scheduler_configs],
             **self._settings,
         )
-        ahead = _counts(trainer)[0].total.completed
-        if ahead > self.private.steps_done:
-            raise ValueError(
-                f"{trainer.ckpt_path} is of step {ahead}, and the run's own file of step "
-                f"{self.private.steps_done}: it is older, or of another run. Give the file that "
-                "belongs to this checkpoint."
-            )
-        self._batches = iter(self.private)
-        return per_epoch
 
-    def _step(self, private: Private, trainer: Trainer) -> None:
-        batch = next(self._batches)
-        # The trainer changes while records are looked at (a progress bar has a thread of its own),
-        # and what a step sees of it may not.
+    @contextmanager
+    def _place(self, trainer: Trainer) -> Iterator[None]:
+        """Shows the module where the training stands, in place of the whole trainer.
+
+        The trainer changes while records are looked at (a progress bar has a thread of its own),
+        and what a step sees may not.
+        """
         self._module.trainer = _Place(trainer)  # type: ignore[assignment]
         try:
-            private.step(batch)
+            yield
         finally:
             self._module.trainer = trainer
 
