@@ -241,7 +241,7 @@ MUTANTS = (
     Mutant(
         "fit that is not charged",
         "a search with scikit-learn spends what its ledger does not know of",
-        "integrations/sklearn.py",
+        "integrations/sklearn_training.py",
         "                ledger=ledger,\n",
         "",
         ("integrations/test_sklearn.py::test_a_search_says_what_it_costs",),
@@ -257,7 +257,7 @@ MUTANTS = (
     Mutant(
         "features scaled by what was seen",
         "one record with a great value changes what the model sees of all others",
-        "integrations/sklearn.py",
+        "integrations/sklearn_training.py",
         "return (np.clip(values, low, high) - low) / (high - low) * 2 - 1",
         "return (values - values.min(0)) / (values.max(0) - values.min(0)) * 2 - 1",
         ("integrations/test_sklearn.py::test_features_are_clipped_to_what_was_declared",),
