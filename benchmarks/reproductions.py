@@ -16,9 +16,10 @@ from typing import Any
 from rich.console import Console
 
 from plumbline.experiments.files import write_json
-from plumbline.experiments.papers import SIZES
+from plumbline.experiments.papers import SIZES, names, read
 from plumbline.experiments.reproducing import Reproduction, read_reproduction, reproduce
 from plumbline.experiments.reproduction_text import section, summary, verdict
+from plumbline.experiments.studies import Measurements
 
 ROOT = Path(__file__).parents[1]
 KEPT = Path(__file__).parent / "results" / "reproductions"
@@ -82,10 +83,21 @@ def kept() -> list[Reproduction]:
     return [best[name] for name in sorted(best)]
 
 
+def not_made(made: list[Reproduction]) -> list[Reproduction]:
+    """The others, without measurements, at the smallest size that judges their claims."""
+    found = []
+    for name in sorted(set(names()) - {one.name for one in made}):
+        plan, published = read(name)
+        size = next(one for one in SIZES if one in plan.answers or one == "paper")
+        found.append(Reproduction(name, size, plan, published, Measurements({}), ()))
+    return found
+
+
 def _page(found: list[Reproduction]) -> str:
-    verdicts = [str(one.verdict) for each in found for one in each.claims.values()]
+    every = sorted([*found, *not_made(found)], key=lambda one: one.name)
+    verdicts = [str(one.verdict) for each in every for one in each.claims.values()]
     counts = ", ".join(f"{number} {name}" for name, number in Counter(verdicts).most_common())
-    told = f"## Summary\n\n{len(verdicts)} claims: {counts}.\n\n{summary(found)}\n"
+    told = f"## Summary\n\n{len(verdicts)} claims: {counts}.\n\n{summary(every)}\n"
     return "\n".join([HEAD, told, learned(found), *map(section, found)])
 
 

@@ -4,7 +4,17 @@ import re
 
 import pytest
 
-from benchmarks.reproductions import KEPT, LEARNED, MEASURED, METHODS, PAGE, kept, learned, pages
+from benchmarks.reproductions import (
+    KEPT,
+    LEARNED,
+    MEASURED,
+    METHODS,
+    PAGE,
+    kept,
+    learned,
+    not_made,
+    pages,
+)
 from plumbline.experiments.papers import names
 
 
@@ -25,11 +35,14 @@ def test_every_kept_result_is_of_a_recipe_and_on_the_page(written: dict[str, str
     found = kept()
     assert {one.name for one in found} <= set(names())
     assert {path.stem for path in KEPT.iterdir()} >= {f"{one.name}-{one.size}" for one in found}
+    others = not_made(found)
+    assert {one.name for one in [*found, *others]} == set(names())
     for one in found:
         assert f"## {one.plan.title}\n" in written[str(PAGE)]
+        assert one.commits
+    for one in [*found, *others]:
         for says in one.claims:
             assert says in written[str(PAGE)]
-        assert one.commits
 
 
 def test_what_we_learned_types_no_result(written: dict[str, str]) -> None:

@@ -39,6 +39,13 @@ def test_a_swept_recipe_is_written_and_read_as_its_rows() -> None:
     assert again.methods[0].title == "DP-SGD"  # it has no radius
 
 
+@pytest.mark.parametrize("rows", [7, "dpsgd", ["dpsgd"], [{"name": "dpsgd", "settings": 3}]])
+def test_rows_that_are_none_are_refused_by_the_recipe(rows: Any) -> None:
+    fields = recipe().model_dump(mode="json", exclude_defaults=True, exclude={"baseline"})
+    with pytest.raises(RecipeError, match=r"methods|no setting of any method"):
+        Recipe.of({**fields, "methods": rows, "sweep": {"learning_rate": [1.0]}})
+
+
 @pytest.mark.parametrize(
     ("sweep", "says"),
     [

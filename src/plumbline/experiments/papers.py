@@ -148,10 +148,12 @@ class ReproductionFile(SettingsPart):
         return given
 
     def network(self, size: Size) -> str:
-        """The network's name at a size; "-" where there is none."""
+        """The network at a size, and what it is trained on; "-" where there is none."""
         settings = self.at(size)
-        found = settings.get("model", settings.get("recipe", {}).get("model", {}))
-        return str(found.get("name", "-"))
+        recipe = settings.get("recipe", settings)
+        if "model" not in recipe:
+            return "-"
+        return f"{recipe['model']['name']} on {recipe['data']['name']}"
 
 
 def names() -> list[str]:

@@ -208,7 +208,8 @@ def reproduce_all(
         plan = read(name)[0]
         seeds = max(1, len(plan.seeds(size)))
         for count in range(1, seeds + 1):
-            if time.monotonic() + 60 * plan.minutes[size] / seeds > end:
+            fits = time.monotonic() + 60 * plan.minutes[size] / seeds <= end
+            if not fits:  # nor if the hours are not a number
                 break
             yield reproduce(
                 name, size, folder, seeds=count, workers=workers, on_progress=on_progress

@@ -16,8 +16,10 @@ from plumbline.registry import options_of
 RATE = "learning_rate"
 
 
-def swept_rows(rows: Sequence[Any], sweep: Any) -> list[Any]:
+def swept_rows(rows: Any, sweep: Any) -> Any:
     """The rows of methods, as a file has them, with each combination of what is swept.
+
+    What is no row stays as it is: the recipe refuses it by name.
 
     Raises:
         ValueError: If the sweep is not lists of numbers by setting, or no method has a setting.
@@ -27,8 +29,13 @@ def swept_rows(rows: Sequence[Any], sweep: Any) -> list[Any]:
         for values in sweep.values()
     ):
         raise ValueError(f"sweep is {sweep!r}; give lists of numbers, such as radius = [0.01, 0.1]")
-    made, used = [], set[str]()
+    if not isinstance(rows, list | tuple):
+        return rows
+    made, used = list[Any](), set[str]()
     for row in rows:
+        if not isinstance(row, Mapping) or not isinstance(row.get("settings", {}), Mapping):
+            made.append(row)
+            continue
         own = [name for name in sweep if name == RATE or name in _settings(row)]
         used |= set(own)
         for values in itertools.product(*(sweep[name] for name in own)):
@@ -38,7 +45,7 @@ def swept_rows(rows: Sequence[Any], sweep: Any) -> list[Any]:
     return made
 
 
-def _with(row: Any, values: dict[str, float]) -> Any:
+def _with(row: Mapping[str, Any], values: dict[str, float]) -> Mapping[str, Any]:
     if not values:
         return row
     settings = {**row.get("settings", {}), **{k: v for k, v in values.items() if k != RATE}}
@@ -46,7 +53,7 @@ def _with(row: Any, values: dict[str, float]) -> Any:
     return {**row, **rate, "settings": settings, "swept": list(values)}
 
 
-def _settings(row: Any) -> Sequence[str]:
+def _settings(row: Mapping[str, Any]) -> Sequence[str]:
     """What can be set of a row's method; nothing of one that is refused later."""
     try:
         return list(options_of(methods.find(row["name"]).make))

@@ -14,7 +14,7 @@ from typing import Any
 from plumbline.experiments.comparing import ComparisonTable, MethodRow, compare
 from plumbline.experiments.files import read_rows
 from plumbline.experiments.probing import DIAGNOSTICS
-from plumbline.experiments.recipe import Recipe
+from plumbline.experiments.recipe import Recipe, require_known
 from plumbline.experiments.studies.base import Job, Measured, Measurements, study
 from plumbline.experiments.studies.larger_class import LARGER_CLASS, larger_class
 from plumbline.fairness import Estimate, Number, Undefined
@@ -36,6 +36,7 @@ def comparison(job: Job) -> Measurements:
     found = measurements(table, job.folder, job.settings.get("pair"))
     found.paper.update(_best(table.recipe, found.paper))
     if (reference := job.settings.get("reference")) is not None:
+        require_known("row called", reference, [row.base for row in table.recipe.methods])
         found.paper.update(_error_reductions(reference, found.paper))
     return found
 
@@ -95,6 +96,8 @@ def _error_reductions(reference: str, found: Mapping[str, Measured]) -> dict[str
         if not rest.endswith(" / accuracy") or rest.count(" / ") > 1 or label == reference:
             continue
         other = found[f"{reference}{BEST}{rest}"]
+        if 100 in other.by_seed.values():
+            continue  # no errors to avoid
         made[key.removesuffix("accuracy") + "error reduction"] = Measured.of(
             [
                 100 * (value - other.by_seed[seed]) / (100 - other.by_seed[seed])
