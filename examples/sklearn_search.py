@@ -3,7 +3,7 @@
 Trains private classifiers on the bundled Adult data in a ``GridSearchCV``, with folds that each
 record gets by itself, and prints what the chosen model costs alone, what the whole search costs,
 and how the model does on records that took no part. The scores that choose, and the one that is
-printed, are exact: epsilon does not cover them. Takes about a minute.
+printed, are exact: epsilon does not cover them. Takes about half a minute.
 
     python examples/sklearn_search.py [--epochs 5] [--epsilon 1]
 """
