@@ -63,10 +63,10 @@ def reproduce(
     place = out if name is None else out / f"{name}-{size}"
     with ending_with_its_part(), watching() as watch, stopping(watch, place):
         if name is not None:
-            made = [make(name, size, out, workers=workers, shard=shard, on_progress=watch)]
+            found = {name: make(name, size, out, workers=workers, shard=shard, on_progress=watch)}
         else:
             made = reproduce_all(size, hours or 0, out, workers=workers, on_progress=watch)
-        found = {one.name: one for one in made}  # each after the last of its seeds
+            found = {one.name: one for one in made}  # each after the last of its seeds
     if json_:
         from plumbline.fairness import to_json
 
