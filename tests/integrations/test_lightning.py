@@ -234,6 +234,7 @@ def test_validation_alone_is_as_usual(tmp_path: Path) -> None:
         {"reload_dataloaders_every_n_epochs": 1},
         {"precision": "bf16-mixed"},
         {"max_epochs": -1},
+        {"devices": 2},
         {"callbacks": [GradientAccumulationScheduler({0: 1, 2: 2})]},
         {"callbacks": [LearningRateFinder()]},
     ],

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -339,3 +343,50 @@ def test_texts_of_different_lengths_need_a_declared_length(tmp_path: Path) -> No
     settings = {"pad_to": {"input_ids": 6, "attention_mask": 6}}
     made = trainer(tmp_path / "two", train_dataset=uneven, settings=settings, max_steps=1)
     assert made.train().global_step == 1
+
+
+SCRIPT = """
+import os
+import sys
+from pathlib import Path
+
+import plumbline as pl
+from tests.integrations.test_transformers_trainer import StopAt, texts, trainer, weights
+
+folder, stop = Path(sys.argv[1]), int(sys.argv[2])
+ledger = pl.Ledger.open(folder / "ledger") if os.environ["RANK"] == "0" else None
+resumed = (folder / "run").exists()
+made = trainer(
+    folder / "run",
+    eval_dataset=texts()[:6],
+    eval_strategy="steps",
+    eval_steps=2,
+    callbacks=[StopAt(stop)],
+    settings={"ledger": ledger},
+)
+made.train(resume_from_checkpoint=resumed)
+assert made.private.ranks.count == 2
+assert made.private.plan.expected_batch_size == 12
+print("weights", float(weights(made.model).double().sum()))
+if ledger is not None:
+    print("charged", ledger.charged(made.private.run))
+"""
+
+
+@pytest.mark.slow
+def test_several_processes_make_one_run(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
+    for stop in (3, STEPS):
+        command = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        done = subprocess.run(
+            [sys.executable, "-m", *command, tmp_path / "script.py", tmp_path, str(stop)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"charged {stop}\n" in done.stdout
+        one, other = re.findall(r"^weights (.*)$", done.stdout, re.M)
+        assert one == other

@@ -22,6 +22,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 _SAMPLING = "batches are Poisson samples of all records, which is what the accounting is for"
+_SEVERAL = "for several processes use a plain loop under torchrun (docs/distributed.md)"
 _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "gradient_clip_val": (
         (None, 0),
@@ -39,8 +40,7 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
         ("32-true",),
         "use torch.autocast in the module; weights, sums and noise stay in float32",
     ),
-    "num_devices": ((1,), "use a plain loop under torchrun (docs/distributed.md)"),
-    "num_nodes": ((1,), "use a plain loop under torchrun (docs/distributed.md)"),
+    "num_nodes": ((1,), _SEVERAL),
 }
 """The values that are allowed, and why no others are."""
 
@@ -97,6 +97,9 @@ def _of_trainer(trainer: Trainer) -> Iterator[str]:
         value = getattr(trainer, name, allowed[0])
         if value not in allowed:
             yield f"{name} is {value!r}: {reason}"
+    devices = len(trainer._accelerator_connector._parallel_devices)
+    if devices > 1:
+        yield f"there are {devices} devices, and one would be used: {_SEVERAL}; or give devices=1"
     if trainer.max_steps == -1 and trainer.max_epochs in (None, -1):
         yield "the run has no end: give max_epochs or max_steps, for which the noise is calibrated"
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
