@@ -198,9 +198,9 @@ MUTANTS = (
     Mutant(
         "seeded run stated as secure",
         "a run whose noise can be recomputed claims that nobody can",
-        "training/private.py",
-        "seeded=self.seeded,\n            isolation",
-        "seeded=False,\n            isolation",
+        "training/stating.py",
+        "seeded=private.seeded,\n        isolation",
+        "seeded=False,\n        isolation",
         ("training/test_private.py::TestTheStatement::test_says_that_a_seed_was_used",),
     ),
     Mutant(

@@ -83,6 +83,7 @@ class Fetching:
         """
         if self._stream is None or step != self._step:
             return to_device(self._read(indices, step), device)
+        indices = indices.cpu()
         parts, found = self._of_workers(indices, device)
         others = indices[~torch.isin(indices, found)]
         if len(others):  # such as records that a probe looks at

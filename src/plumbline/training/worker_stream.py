@@ -119,7 +119,7 @@ class Stream:
                 "when the data set's code crashes it; the loader's timeout may be too short. "
                 "Nothing was charged for the step. A new loop goes on with it, with new workers; "
                 "num_workers=0 reads the records in this process, where a crash can be seen."
-            ) from error
+            ) from None
         piece = self._awaited.popleft()
         if isinstance(data, Exception):
             raise data
