@@ -66,8 +66,9 @@ def test_correlated_noise_is_charged_stated_and_verified(tmp_path: Path) -> None
     fields["method"]["noise"] = None
     recipe.write_text(json.dumps(fields))
     assert {one.what for one in verify(found.folder).of(CONTRADICTED)} >= {"charges", "settings"}
-    with pytest.raises(RecipeError, match="changes along the run"):
-        train(**given, bands=3, method="adaptive", folder=tmp_path)
+    for method, problem in (("adaptive", "changes along the run"), ("nonprivate", "no guarantee")):
+        with pytest.raises(RecipeError, match=problem):
+            train(**given, bands=3, method=method, folder=tmp_path)
 
 
 def test_a_module_is_copied_and_not_trained(tmp_path: Path) -> None:

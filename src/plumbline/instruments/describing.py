@@ -431,13 +431,21 @@ def _rows(given: Description, groups: bool, *, linear: bool) -> tuple[MethodPart
     rows = _chosen(given, groups, linear=linear)
     if "bands" not in given:
         return rows
-    return tuple(MethodPart.model_validate(_correlated(row, given["bands"])) for row in rows)
+    return tuple(MethodPart.model_validate(row) for row in _correlated(rows, given["bands"]))
 
 
-def _correlated(row: MethodPart, bands: int) -> dict[str, Any]:
-    """A row with correlated noise, if it has a guarantee."""
-    noise = {"bands": bands} if row.private and bands != 1 else None
-    return row.model_dump(mode="json") | {"noise": noise}
+def _correlated(rows: Sequence[MethodPart], bands: int) -> list[dict[str, Any]]:
+    """The fields of rows, with correlated noise for those that have a guarantee.
+
+    Where none has one, the first to be built says that it cannot have it.
+    """
+    baselines = [row for row in rows if not row.private]
+    left_out = baselines if len(baselines) < len(rows) else []
+    return [
+        row.model_dump(mode="json")
+        | {"noise": None if bands == 1 or row in left_out else {"bands": bands}}
+        for row in rows
+    ]
 
 
 def _chosen(given: Description, groups: bool, *, linear: bool) -> tuple[MethodPart, ...]:
@@ -507,10 +515,9 @@ def _changed(recipe: Recipe, given: Description) -> Recipe:
     fields: dict[str, Any] = recipe.model_dump(mode="json")
     chosen = [given["method"]] if "method" in given else given.get("methods", recipe.methods)
     parts = [_row_of(recipe, one) or _row("", one) for one in list(chosen)]
-    rows = [
-        _correlated(one, given["bands"]) if "bands" in given else one.model_dump(mode="json")
-        for one in parts
-    ]
+    rows = [one.model_dump(mode="json") for one in parts]
+    if "bands" in given:
+        rows = _correlated(parts, given["bands"])
     if "settings" in given:
         rows[0]["settings"] |= given["settings"]
     epsilons = _put(given, fields["budget"])
