@@ -42,6 +42,11 @@ when every method was tuned alike, for what the difference is about, and the tun
 excludes half of the published difference. A published value is judged at the paper's size only,
 and a claim at a smaller size only if the recipe says why that size can answer; otherwise it is
 *not judged at this size*.
+
+A row of values is *reproduced* when all of our means are within the tolerance of the published
+file, *undecided* when one of them misses it by less than two standard errors, and *reproduced in
+direction only* when they lie on the published side of the reference row. The intervals of step
+times are the quartiles of a race.
 """
 
 

@@ -85,8 +85,8 @@ def value_verdict(published: float, ours: Measured | None, tolerance: float) -> 
     away = abs(ours.mean - published) - tolerance
     if away <= 1e-9:
         return PaperVerdict.REPRODUCED
-    near = -2 * ours.standard_error < -away  # not far in standard errors: it may be chance
-    return PaperVerdict.UNDECIDED if near else PaperVerdict.NOT
+    chance = away < 2 * ours.standard_error  # never, with a single seed
+    return PaperVerdict.UNDECIDED if chance else PaperVerdict.NOT
 
 
 def row_verdict(row: Published, published: PublishedFile, measured: Measurements) -> PaperVerdict:
@@ -99,9 +99,10 @@ def row_verdict(row: Published, published: PublishedFile, measured: Measurements
     }
     if verdicts == {PaperVerdict.REPRODUCED}:
         return PaperVerdict.REPRODUCED
-    for one in (PaperVerdict.MISSING, PaperVerdict.UNDECIDED):
-        if one in verdicts and (one is PaperVerdict.MISSING or PaperVerdict.NOT not in verdicts):
-            return one
+    if PaperVerdict.MISSING in verdicts:
+        return PaperVerdict.MISSING
+    if PaperVerdict.NOT not in verdicts:
+        return PaperVerdict.UNDECIDED
     reference = next((one for one in published.rows if one.row == published.reference), None)
     if reference is None or reference.row == row.row:
         return PaperVerdict.NOT

@@ -30,6 +30,7 @@ from plumbline.experiments.run_result import commit
 from plumbline.experiments.sharding import workers_for
 from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
 from plumbline.experiments.studies.base import NOT_RECORDED
+from plumbline.experiments.studies.comparison import BEST
 from plumbline.results import to_json
 
 _OF_RUNS = "comparison"
@@ -130,13 +131,16 @@ class Reproduction:
 
     def kept(self) -> dict[str, Any]:
         """What is kept in a file: the measurements that the published file is about."""
-        metrics = {key.split(" / ")[1] for key in self._keys} | {"accuracy", "loss"}
+        used = self._keys
+        metrics = {key.split(" / ")[1] for key in used} | {"accuracy", "loss"}
 
         def chosen(column: Mapping[str, Measured]) -> dict[str, Any]:
             return {
                 key: value.to_json()
                 for key, value in sorted(column.items())
-                if key.split(" / ")[1] in metrics and not math.isnan(value.mean)
+                if key.split(" / ")[1] in metrics
+                and (BEST not in key or key in used)  # else it is there as a row of the sweep
+                and not math.isnan(value.mean)
             }
 
         found = self.measurements
