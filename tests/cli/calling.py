@@ -61,13 +61,13 @@ def call_once(folder: Path, *arguments: str | Path) -> str:
         pytest.MonkeyPatch.context() as patch,
         contextlib.redirect_stdout(io.StringIO()) as out,
         contextlib.redirect_stderr(io.StringIO()) as err,
-        pytest.raises(SystemExit) as end,
     ):
         patch.chdir(folder)
         patch.setenv("PLUMBLINE_DATA", str(folder / "data"))
         patch.setenv("PLUMBLINE_STATE", str(folder / "state"))
         patch.setattr(sys, "argv", ["plumbline", *map(str, arguments)])
-        cli.main()
+        with pytest.raises(SystemExit) as end:
+            cli.main()
     assert end.value.code == 0, err.getvalue()
     return out.getvalue()
 

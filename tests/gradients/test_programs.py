@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from plumbline.gradients import PerSampleGradients, Perturbation, capture
 from plumbline.gradients.kernels import KERNELS
@@ -477,6 +478,35 @@ class Unseen(nn.Module):
 def test_a_program_that_gives_other_numbers_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumbline.gradients.programs._COMPARED", 0)
     assert Counted(Unseen()).own_code_ran(10)
+
+
+class Watching(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_nothing_is_recorded_under_a_mode_of_someone_elses() -> None:
+    run = Counted(network(), on_trust=False)
+    run.own_code_ran()
+    with Watching():
+        assert run.own_code_ran(3)
+    assert not run.own_code_ran(3)
+
+
+class Labelled(Tensor):
+    """Its code would be given all records."""
+
+
+def test_tensors_with_code_of_their_own_are_not_given_to_a_program() -> None:
+    x, y = torch.randn(9, 6), torch.randint(CLASSES, (9,))
+    assert Given.of((x, y), None, 9) is not None
+    assert Given.of((x.as_subclass(Labelled), y), None, 9) is None
+    assert Given.of((x.T.contiguous().T, y), None, 9) is None
+
+
+def test_a_large_model_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("plumbline.gradients.programs._MOST_BYTES", 10)
+    assert Counted(network(), on_trust=False).own_code_ran(10)
 
 
 def test_recording_leaves_the_generators_alone() -> None:

@@ -176,10 +176,11 @@ def test_new_numbers_in_the_weights_are_no_change() -> None:
     assert modules.unchanged()
 
 
-def test_code_of_a_class_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", ["forward", "__call__"])
+def test_code_of_a_class_that_is_replaced(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     modules = TorchModules(mlp(), LOSS)
-    own = nn.Linear.forward
-    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: own(self, x))
+    own = getattr(nn.Linear, method)
+    monkeypatch.setattr(nn.Linear, method, lambda self, x: own(self, x), raising=False)
     assert not modules.unchanged()
     assert not TorchModules(mlp(), LOSS).alone
 
