@@ -127,16 +127,9 @@ class Programs:
         return known.compared(result, own(), records)
 
     def _usable(self) -> bool:
-<<<<<<< HEAD
-=======
-        if (
-            torch.is_autocast_enabled("cpu")
-            or torch.is_autocast_enabled("cuda")
-            or torch._C._len_torch_function_stack()  # modes of someone else's, which see every
-            or torch._C._len_torch_dispatch_stack()  # operation
-        ):
+        # Modes of someone else's see every operation.
+        if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
             return False
->>>>>>> speed
         if self._trust is None:
             return self.proven
         version, parts = self._trust.version(), parts_of(self._model)
