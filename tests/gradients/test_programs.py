@@ -509,6 +509,12 @@ def test_a_large_model_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Counted(network(), on_trust=False).own_code_ran(10)
 
 
+def test_the_memory_of_a_run_is_what_it_makes() -> None:
+    weight, x = torch.zeros(100, 100), torch.zeros(100)
+    made = recorded(lambda: (weight.detach().T @ x).view(10, 10) + 1, (x,), 1)
+    assert made.nbytes == 2 * x.nbytes
+
+
 def test_recording_leaves_the_generators_alone() -> None:
     run = Counted(network(), on_trust=False)
     torch.manual_seed(1)

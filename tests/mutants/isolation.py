@@ -76,6 +76,17 @@ MUTANTS = (
         ("gradients/test_programs.py::test_what_cannot_be_run_for_other_records_is_refused",),
     ),
     Mutant(
+        "recorded captures of other tensors",
+        "a tensor with code of its own sees all records when a program is run",
+        "gradients/programs.py",
+        "if type(one) is not Tensor or not one.is_contiguous():",
+        "if not one.is_contiguous():",
+        (
+            "gradients/test_programs.py"
+            "::test_tensors_with_code_of_their_own_are_not_given_to_a_program",
+        ),
+    ),
+    Mutant(
         "recorded captures that are not checked",
         "a program whose numbers are others than the capture's is used",
         "gradients/programs.py",

@@ -140,9 +140,15 @@ class Recording:
 
     @property
     def nbytes(self) -> int:
-        """The memory of the tensors that the recording holds."""
-        made = {_memory(one): one for call in self.calls for one in _tensors(call[3])}
-        return sum(one.nbytes for one in made.values())
+        """The memory of the tensors that were made in the run."""
+        made: dict[int, int] = {}
+        given: set[int] = set()
+        for _, args, kwargs, result in self.calls:
+            given |= set(map(_memory, _tensors((args, kwargs)))) - made.keys()
+            for one in _tensors(result):
+                if _memory(one) not in given:
+                    made[_memory(one)] = one.untyped_storage().nbytes()
+        return sum(made.values())
 
 
 class Program:
