@@ -1,6 +1,7 @@
 """What ``import plumbline`` offers: every name listed, and found in any order of import."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,3 +58,12 @@ for first in {PACKAGES!r}:
     assert getattr(pl, first).__name__ == f"plumbline.{{first}}"
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in Path(plumbline.__file__).parent.rglob("*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if found := re.match(r"class (\w+)", line):
+                places.setdefault(found[1], []).append(path.name)
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}

@@ -32,7 +32,7 @@ from plumbline.experiments.files import (
     read_json,
     write_json,
 )
-from plumbline.experiments.private_schema import Found, SchemaQuestion, find_schema
+from plumbline.experiments.private_schema import FoundSchema, SchemaQuestion, find_schema
 from plumbline.experiments.recipe import DataPart, FoundPart, Recipe, RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.schema_checks import check_enough, check_found, declaring
@@ -145,7 +145,7 @@ def _settled(
     return _with(recipe, plan, schema, stored)
 
 
-def _stored(found: Found, question: SchemaQuestion) -> dict[str, Any]:
+def _stored(found: FoundSchema, question: SchemaQuestion) -> dict[str, Any]:
     """What was found as plain values; columns of which nothing was found are apart."""
     schema = found.schema
     empty = [n for n in found.columns if not schema[n].complete or schema[n].categories == ()]
