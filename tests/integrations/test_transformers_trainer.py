@@ -58,6 +58,11 @@ class StopAt(transformers.TrainerCallback):  # type: ignore[misc]
         control.should_training_stop = state.global_step == self.step
 
 
+class SaveAtOnce(transformers.TrainerCallback):  # type: ignore[misc]
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_save = state.global_step == 1
+
+
 def trainer(folder: Path, model: Any = None, **given: Any) -> PrivateTrainer:
     own = {name: given.pop(name) for name in list(given) if name in PARTS}
     args = transformers.TrainingArguments(
@@ -227,11 +232,13 @@ def test_epochs_are_counted_in_expected_batches(tmp_path: Path) -> None:
         save_strategy="no",
         eval_strategy="epoch",
         eval_dataset=texts()[:6],
+        callbacks=[SaveAtOnce()],
     )
     made.train()
     assert made.private.plan.steps == 6  # of 4 an epoch
     assert made.private.plan.sampling_rate == 6 / RECORDS
     assert [line["epoch"] for line in made.state.log_history if "eval_loss" in line] == [1, 1.5]
+    assert (tmp_path / "checkpoint-1").exists()
     assert not (tmp_path / RUN_FILE).exists()
 
 

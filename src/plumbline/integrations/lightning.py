@@ -138,7 +138,7 @@ class PrivateStrategy(SingleDeviceStrategy):
                 f"{self.private.steps_done}: it is older, or of another run. Give the file that "
                 "belongs to this checkpoint."
             )
-        self._batches = iter(self.private)
+        self._batches = iter(self.private if len(self.private) else ())
 
     def training_step(self, *args: Any, **kwargs: Any) -> None:
         assert self.private is not None

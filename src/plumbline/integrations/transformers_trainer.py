@@ -290,7 +290,8 @@ class PrivateTrainer(Trainer):
             if self.args.save_strategy == SaveStrategy.BEST:
                 self.control.should_save = best
         if self.control.should_save:
-            private.save()
+            if private.setup.checkpoint is not None:
+                private.save()
             self._save_checkpoint(private.model, trial=None)
             self.control = self.callback_handler.on_save(self.args, self.state, self.control)
 
