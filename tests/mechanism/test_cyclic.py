@@ -183,3 +183,18 @@ def test_a_torn_line_is_charged_as_if_it_were_out_of_order(path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
     assert spent(path) >= cost(2)
+
+
+def test_after_a_charge_out_of_order_those_that_follow_on_it_are_counted_together(
+    path: Path,
+) -> None:
+    """As in a shared ledger that has charged a torn line, of which the run knows nothing."""
+    release = cyclic().of_run("a").to_dict()
+    with Ledger.open(path, reserve=2) as ledger:
+        ledger.charge(release, run="a", step=0, count=4)
+        for step in range(2, 14):
+            ledger.charge(release, run="a", step=step)
+    lines = path.read_text().count('"kind":"charge"')
+    assert lines == 7  # and nothing was given back for each
+    # 4 steps, 12 more, and 3 for the break: 19, which is as much as 1 and 4 participations.
+    assert spent(path) == cost(5)

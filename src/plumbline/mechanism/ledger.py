@@ -155,7 +155,13 @@ class Ledger:
     def charged(self, run: str) -> int:
         """Returns how many steps of `run` are charged, without those reserved and not yet taken."""
         with self._mutex:
-            return self._book.charged(run) - self._reserved.get(run, 0)
+            declarations = self._book.declarations
+            total = sum(one.charged for one in declarations if one.run == run)
+            return total - self._reserved.get(run, 0)
+
+    def next_step(self, run: str) -> int:
+        """Returns the step that goes on where the charges of `run` ended."""
+        return self._book.next.get(run, 0) - self._reserved.get(run, 0)
 
     def noise_positions(self, run: str) -> set[int]:
         """Returns the noise positions that a seeded `run` has used."""
@@ -281,7 +287,7 @@ class Ledger:
         file = self._writable()
         with self._mutex:
             last = self._book.last.get(run)
-            in_order = lines.parts_of(release) == 1 or step == self.charged(run)
+            in_order = lines.parts_of(release) == 1 or step == self.next_step(run)
             # By the journal that their charge names, steps charged ahead may be given back: a run
             # that marks its steps in another one does not use them.
             marked = last is not None and last.journal == journal
@@ -298,7 +304,7 @@ class Ledger:
                     size = max(count, min(size, most - self.charged(run)))
                 new = self._unused(run)
                 apart = 0
-                if step != self._book.charged(run) - sum(line["count"] for line in new):
+                if step != self._book.next.get(run, 0) - sum(line["count"] for line in new):
                     apart = lines.parts_of(release) - 1
                 size = self._affordable(key, count, size, apart)
                 of = self._current(run, key)

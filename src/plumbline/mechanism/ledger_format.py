@@ -89,8 +89,8 @@ class Declaration:
 
     Attributes:
         parts: of a cyclic sampling, otherwise 1. Its steps must follow on one another to be counted
-            together: a charge that does not go on where the run's charges end (a copy of the run,
-            say) may be of the same part again.
+            together: a charge that does not go on where the run's last one ended (that of a copy of
+            the run, say) may be of the same part again.
         apart: what such charges add, so that dividing by `parts` counts each by itself.
     """
 
@@ -132,6 +132,7 @@ class Book:
     pid: int = 0
     noise: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
     last: dict[str, Charge] = field(default_factory=dict)  # run -> what may still be refunded
+    next: dict[str, int] = field(default_factory=dict)  # run -> the step that goes on in order
     limit: Limit | None = None
     released_limit: Limit | None = None  # on what the released runs cost together
     saved: dict[str, Saved] = field(default_factory=dict)  # run -> its last checkpoint
@@ -148,15 +149,11 @@ class Book:
         counts: dict[str, int] = {}
         for declaration in self.declarations:
             if run in (None, declaration.run):
-                counts[declaration.key] = counts.get(declaration.key, 0)
-                counts[declaration.key] += declaration.charged + declaration.apart
+                known = counts.get(declaration.key, 0)
+                counts[declaration.key] = known + declaration.charged + declaration.apart
         if plus is not None:
             counts[plus[0]] = counts.get(plus[0], 0) + plus[1]
         return [(json.loads(key), count) for key, count in counts.items() if count]
-
-    def charged(self, run: str) -> int:
-        """How many steps of a run are charged."""
-        return sum(one.charged for one in self.declarations if one.run == run)
 
     def worst(self) -> list[list[int]]:
         """What to charge for an unreadable last line: [declaration, count] pairs."""
@@ -196,11 +193,14 @@ class Book:
                 if last is None or last.of != line["of"] or _count(line["count"]) > last.count:
                     raise ValueError("it gives back more steps than were charged ahead")
                 declaration.charged -= line["count"]
+                self.next[declaration.run] -= line["count"]
             case "saved":
                 self.saved[line["run"]] = Saved(line["seq"], line["step"], line["token"])
             case "torn":
                 for of, count in line["charged"]:
-                    self._declaration(of).charged += _count(count)
+                    declaration = self._declaration(of)
+                    declaration.charged += _count(count)
+                    self.next[declaration.run] = self.next.get(declaration.run, 0) + count
             case kind:
                 raise ValueError(f"a line of kind {kind!r} does not belong here")
 
@@ -209,9 +209,10 @@ class Book:
         declaration = self._declaration(charge.of)
         if not 1 <= charge.count <= declaration.most:
             raise ValueError("it charges more steps than its release line allows")
-        if charge.step != self.charged(declaration.run):
+        if charge.step != self.next.get(declaration.run, 0):
             declaration.apart += declaration.parts - 1
         declaration.charged += charge.count
+        self.next[declaration.run] = charge.step + charge.count
         self.last[declaration.run] = charge
         if noise is not None:
             position, digest = noise
