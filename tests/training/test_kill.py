@@ -235,7 +235,15 @@ def leaving_out(lost: set[int], kind: str) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("point", range(20))
+def points(count: int, fast: int) -> list[Any]:
+    """Lives that are drawn at random; those after the first are more of the same."""
+    return [
+        pytest.param(point, marks=[pytest.mark.slow] if point >= fast else [])
+        for point in range(count)
+    ]
+
+
+@pytest.mark.parametrize("point", points(20, fast=8))
 def test_a_killed_run_ends_with_the_same_bits(
     point: int, tmp_path: Path, ends: dict[str, End]
 ) -> None:
@@ -243,7 +251,7 @@ def test_a_killed_run_ends_with_the_same_bits(
 
 
 @pytest.mark.parametrize("name", ["secure", "seeded", "charged ahead", "correlated"])
-@pytest.mark.parametrize("point", range(10))
+@pytest.mark.parametrize("point", points(10, fast=4))
 def test_a_killed_run_loses_a_step_a_kill_and_never_counts_less_than_it_released(
     name: str, point: int, tmp_path: Path, ends: dict[str, End]
 ) -> None:

@@ -328,6 +328,16 @@ def calibrate_noise(
             "Raise epsilon, give the other queries more noise, or take fewer steps or a smaller "
             "sampling rate"
         )
+    return least_noise(spent, epsilon)
+
+
+def least_noise(spent: Callable[[float], float], epsilon: float) -> float:
+    """The least noise, to 0.1% of epsilon, with which at most `epsilon` is spent.
+
+    Args:
+        spent: what a noise multiplier costs; more noise never costs more.
+        epsilon: the budget, which some noise meets.
+    """
     low = high = 1.0  # spent(low) > epsilon >= spent(high), once both are found
     while spent(high) > epsilon:
         low, high = high, 2 * high
