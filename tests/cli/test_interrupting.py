@@ -28,7 +28,8 @@ sync, written = os.fsync, []
 
 def watched(descriptor):
     sync(descriptor)
-    if os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")) == "ledger":
+    path = os.readlink(f"/proc/self/fd/{descriptor}")
+    if os.path.basename(path) == "ledger" and not path.startswith(os.environ["PLUMBLINE_STATE"]):
         written.append(descriptor)
         if len(written) == 3:  # steps are charged fifty at a time
             try:
