@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table
-from plumbline.cli.interrupts import stopping
-from plumbline.cli.options import Workers
+from plumbline.cli.interrupts import ending_with_its_part, stopping
+from plumbline.cli.options import Shard, Workers
 from plumbline.cli.progress import watching
 from plumbline.formats import seconds
 
@@ -44,6 +44,7 @@ def reproduce(
         "runs"
     ),
     workers: Workers = None,
+    shard: Shard = None,
     json_: Json = False,
 ) -> None:
     """Makes a paper's table or figure, with the published numbers beside ours and a verdict."""
@@ -52,14 +53,17 @@ def reproduce(
         return
     if all_ != (hours is not None) or (all_ and name is not None):
         raise WrongUse("--all and --hours belong together, without a name: --all --hours 8.")
+    if all_ and shard is not None:
+        raise WrongUse("--shard splits one reproduction: give its name instead of --all.")
     if not all_ and name is None:
         raise WrongUse("Which one? `plumbline reproduce --list` lists them.")
     from plumbline.experiments.reproducing import reproduce as make
     from plumbline.experiments.reproducing import reproduce_all
 
-    with watching() as watch, stopping(watch, out if name is None else out / f"{name}-{size}"):
+    place = out if name is None else out / f"{name}-{size}"
+    with ending_with_its_part(), watching() as watch, stopping(watch, place):
         if name is not None:
-            found = {name: make(name, size, out, workers=workers, on_progress=watch)}
+            found = {name: make(name, size, out, workers=workers, shard=shard, on_progress=watch)}
         else:
             made = reproduce_all(size, hours or 0, out, workers=workers, on_progress=watch)
             found = {one.name: one for one in made}  # each after the last of its seeds

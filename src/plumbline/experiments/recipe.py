@@ -43,6 +43,7 @@ from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method
 from plumbline.models import MODELS
+from plumbline.noise import Banded, Strategy, banded
 from plumbline.objectives import LOSSES, OPTIMIZERS
 from plumbline.registry import Registry, options_of, unknown
 
@@ -312,6 +313,25 @@ class TunePart(StrictPart):
     before_comparing: bool = False
 
 
+class NoisePart(StrictPart):
+    """Noise correlated between steps; the arguments of ``plumbline.noise.banded``."""
+
+    bands: int = Field(ge=1)
+    parts: int | None = Field(default=None, ge=1)
+    momentum: float | None = Field(default=None, ge=0, lt=1)
+    decay: float = Field(default=0.0, ge=0, lt=1)
+    strategy: Strategy = "root"
+
+    @model_validator(mode="after")
+    def _buildable(self) -> NoisePart:
+        self.build()
+        return self
+
+    def build(self) -> Banded:
+        """The noise."""
+        return banded(**self.model_dump())
+
+
 Origin = Literal["given", "paper", "tuned", "selected"]
 
 
@@ -326,6 +346,8 @@ class MethodPart(StrictPart):
         learning_rate: Instead of the recipe's.
         optimizer, data, model, averaging: The same, for a row that differs in more than its method.
         expected_batch_size, epochs, epsilon: The same; delta stays the recipe's.
+        noise: Noise that is correlated between steps, such as { bands = 16 }; without it each
+            step's is independent.
         swept: Which of its settings, or its learning rate, a sweep has given it.
     """
 
@@ -341,6 +363,7 @@ class MethodPart(StrictPart):
     expected_batch_size: int | None = Field(default=None, ge=1)
     epochs: float | None = Field(default=None, gt=0)
     epsilon: float | None = Field(default=None, gt=0)
+    noise: NoisePart | None = None
     swept: tuple[str, ...] = Field(default=(), strict=False)
 
     @model_validator(mode="after")
@@ -348,10 +371,17 @@ class MethodPart(StrictPart):
         if is_object(self.name):
             return self
         try:
-            self.build()
+            method = self.build()
         except TypeError as error:
             raise ValueError(str(error)) from None
+        if self.parts > 1 and (reason := method.independent_reason) is not None:
+            raise ValueError(f"noise is to be correlated between steps, but {reason}")
         return self
+
+    @property
+    def parts(self) -> int:
+        """In how many parts records are drawn; 1 where noise is independent."""
+        return 1 if self.noise is None else self.noise.build().parts
 
     @property
     def title(self) -> str:
@@ -475,6 +505,14 @@ class Recipe(StrictPart):
             )
         if self.epsilons and self.budget.epsilon is None:
             raise ValueError("epsilons are given beside a noise multiplier; give budget.epsilon")
+        parts, rate = max(row.parts for row in self.methods), self.budget.sampling_rate
+        if parts > 1 and self.budget.relation != "add_remove":
+            raise ValueError("correlated noise is accounted for add_remove neighbours alone")
+        if rate is not None and rate * parts > 1:
+            raise ValueError(
+                f"noise is correlated over {parts} steps at a sampling rate of {rate:g}; ask for "
+                f"at most {int(1 / rate)} bands"
+            )
         return self
 
     @property

@@ -27,11 +27,14 @@ from plumbline.experiments.papers import SIZES, PublishedFile, ReproductionFile,
 from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import RecipeError, require_known
 from plumbline.experiments.run_result import commit
+from plumbline.experiments.sharding import workers_for
 from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
 from plumbline.experiments.studies.base import NOT_RECORDED
 from plumbline.experiments.studies.comparison import BEST
 from plumbline.results import to_json
 
+_OF_RUNS = "comparison"
+"""The study whose runs can be split over a job array; the others measure in one process."""
 RESULT = "reproduction.json"
 
 
@@ -158,6 +161,7 @@ def reproduce(
     *,
     seeds: int | None = None,
     workers: int | None = None,
+    shard: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Reproduction:
     """Makes a paper's table or figure and judges it.
@@ -168,13 +172,20 @@ def reproduce(
         folder: Where runs are kept; what is finished is not repeated.
         seeds: How many of the size's seeds to use, from the first; all by default.
         workers: How many runs at a time.
+        shard: A part of the runs, such as "3/16", for a job array.
         on_progress: Called with a `Progress` now and then.
+
+    Raises:
+        PartMade: With ``shard``, when that part is made.
     """
     plan, published = read(name)
     _require_size(name, plan, size)
     require_known("study", plan.study, list(STUDIES))
     kept = Path(folder) / f"{name}-{size}"
-    measured = STUDIES[plan.study](Job(plan.at(size, seeds), kept, workers, on_progress))
+    if shard is not None and plan.study != _OF_RUNS:
+        raise RecipeError(f"{name} is not made of runs that can be split: leave out --shard.")
+    with workers_for(shard, workers) as pool:
+        measured = STUDIES[plan.study](Job(plan.at(size, seeds), kept, pool, on_progress))
     made_with = _commits(kept, measured)
     found = Reproduction(name, size, plan, published, measured, made_with, str(kept))
     make_folder(kept)

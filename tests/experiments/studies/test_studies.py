@@ -86,9 +86,12 @@ def test_the_benchmarks_ratios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(RecipeError, match=r"python -m benchmarks\.methods"):
         measured("benchmark", settings, tmp_path)
     stored = {"cnn": {"dpsgd": {"memory": 1.0}, "dp_sam": {"ratio": 1.9, "low": 1.8, "high": 2.0}}}
-    path.write_text(json.dumps({"machine": {}, "models": stored}))
-    found = measured("benchmark", settings, tmp_path).paper
+    machine = {"processor": "An Abacus", "threads": 2, "torch": "2.13.0"}
+    path.write_text(json.dumps({"machine": machine, "models": stored}))
+    result = measured("benchmark", settings, tmp_path)
+    found = result.paper
     assert {key: value.mean for key, value in found.items()} == {"DP-SAM / step time / MNIST": 1.9}
+    assert "An Abacus" in result.notes[0]
 
 
 def test_the_benchmark_is_looked_for_beside_the_recipes() -> None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from plumbline.data import Splits
 from plumbline.experiments.loading import load_data
-from plumbline.experiments.pool import OnProgress
+from plumbline.experiments.pool import OnProgress, Workers
 from plumbline.experiments.recipe import Recipe, RecipeError, SettingsPart, wrong_fields
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import started
@@ -112,13 +112,13 @@ class Job:
     Attributes:
         settings: Of its own.
         folder: Where runs and readings are kept.
-        workers: How many runs at a time.
+        workers: How many runs at a time; or processes.
         on_progress: Called with a `Progress` now and then.
     """
 
     settings: dict[str, Any]
     folder: Path
-    workers: int | None = None
+    workers: int | Workers | None = None
     on_progress: OnProgress | None = None
 
     def checked(self, kind: type[Kind]) -> Kind:

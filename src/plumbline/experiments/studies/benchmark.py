@@ -35,7 +35,7 @@ class BenchmarkPart(SettingsPart):
 
 
 def results() -> Path:
-    """Where the benchmark writes: beside ``src`` in a checkout."""
+    """Where the benchmark writes in a checkout; an installation has the file at the same place."""
     return recipes_folder().parent / "benchmarks" / "results" / "methods.json"
 
 
@@ -50,7 +50,7 @@ def benchmark(job: Job) -> Measurements:
             "with nothing else at work."
         )
     kept = json.loads(path.read_text(encoding="utf-8"))
-    stored, found = kept["models"], {}
+    stored, machine, found = kept["models"], kept["machine"], {}
     for title, method in part.methods.items():
         for column, model in part.models.items():
             own = stored.get(model, {}).get(method, {})
@@ -58,6 +58,9 @@ def benchmark(job: Job) -> Measurements:
                 found[f"{title} / step time / {column}"] = Measured(
                     own["ratio"], bounds=(own["low"], own["high"])
                 )
-    note = f"Ratios to DP-SGD from {path.name}: medians of a race, with quartiles for an interval."
-    made_with = kept.get("machine", {}).get("commit", NOT_RECORDED)
+    note = (
+        f"Ratios to DP-SGD from {path.name}: medians of a race, with quartiles for an interval, on "
+        f"{machine['processor']} with {machine['threads']} threads and torch {machine['torch']}."
+    )
+    made_with = machine.get("commit", NOT_RECORDED)
     return Measurements(found, notes=(note,), made_with=made_with)
