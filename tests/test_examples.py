@@ -73,6 +73,37 @@ def test_transformer_lora(
     assert "at epsilon 8.0" in out or "at epsilon 7.9" in out
 
 
+def test_hf_trainer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("transformers", "peft", "accelerate"):
+        pytest.importorskip(name)
+    out = printed("hf_trainer.py", "--steps", "4", monkeypatch=monkeypatch, capsys=capsys)
+    spent = [float(value) for value in re.findall(r"'epsilon': '([\d.]+)'", out)]
+    assert spent == sorted(spent)
+    assert "'eval_loss'" in out
+    assert re.search(r"^4 steps, epsilon (7\.9\d|8\.00)$", out, re.M)
+
+
+# What Lightning says of small examples, and of a function of torch's that it calls.
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:.*treespec, LeafSpec")
+def test_lightning_module(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("lightning")
+    out = printed("lightning_module.py", "--epochs", "1", monkeypatch=monkeypatch, capsys=capsys)
+    assert re.search(r"^10 steps, test accuracy [\d.]+%$", out, re.M)
+    assert "differentially private with epsilon = 4.00" in " ".join(out.split())
+
+
+def test_accelerate_loop(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("accelerate")
+    out = printed("accelerate_loop.py", "--steps", "4", monkeypatch=monkeypatch, capsys=capsys)
+    assert "the ledger: 4 steps charged" in out
+    assert re.search(r"^1 processes: epsilon 1\.00, test accuracy [\d.]+%$", out, re.M)
+
+
 def test_per_record_gradients(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +123,32 @@ def test_scattering(
     options = ["--data", "mnist", "--epochs", "1", "--cache", str(tmp_path), "--seed", "0"]
     out = printed("scattering.py", *options, monkeypatch=monkeypatch, capsys=capsys)
     assert "test accuracy" in out
+
+
+def test_sklearn_search(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--epochs", "0.1"]
+    out = printed("sklearn_search.py", *options, monkeypatch=monkeypatch, capsys=capsys)
+    alone, together = (float(one) for one in re.findall(r"epsilon (\d+\.\d+)", out))
+    assert 0.99 < alone <= 1.0 < together
+    assert "5 runs. Together that costs a record" in out
+
+
+def test_logging_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed("logging_run.py", "--steps", "4", monkeypatch=monkeypatch, capsys=capsys)
+    assert re.findall(r"^(\d),covered/epsilon,", out, re.M) == list("1234")
+    assert re.findall(r"^(\d),not covered/test accuracy,", out, re.M) == list("1234")
+    assert out.count("Server failed (ConnectionError: the server is gone)") == 1
+    assert "4 of 4 steps made" in out
+
+
+def test_autocast(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed("autocast.py", "--steps", "3", monkeypatch=monkeypatch, capsys=capsys)
+    assert re.search(r"test accuracy [\d.]+% \(not covered by epsilon\) at epsilon [23]\.", out)
+    assert "a compiled model is refused: The model is compiled by torch.compile" in out
+    assert "autocast around a step is refused: torch.autocast is on" in out
+    assert "charged for it: 0 steps" in out
 
 
 def test_patients(

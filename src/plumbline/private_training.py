@@ -20,6 +20,7 @@ from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method
+from plumbline.noise import Banded
 from plumbline.training import Private, PublicData, Setup, start
 from plumbline.training.distributed import Ranks
 from plumbline.training.loaders import without_loader
@@ -50,6 +51,7 @@ def make_private(
     pad_to: PadTo | None = None,
     public: PublicData | None = None,
     averaging: float | None = None,
+    noise: Banded | None = None,
     before: Sequence[StepRelease] = (),
     checkpoint: str | os.PathLike[str] | None = None,
     schedulers: Sequence[Any] = (),
@@ -99,6 +101,11 @@ def make_private(
         public: Further records, without any protection, whose plain gradient is added in each step.
         averaging: The decay of an exponential moving average of the weights, such as 0.999; it
             costs no privacy. ``Private.averaged`` gives the averaged weights.
+        noise: Noise that is correlated between steps, ``plumbline.noise.banded(bands=16)``; by
+            default each step's is independent of the others'. It lowers the error of the weights
+            at a large epsilon and not at a small one: `plumbline budget` compares. Batches are
+            then drawn from parts of the records in turn, and 2 (bands - 1) vectors of the size of
+            all parameters are kept in memory, in float64.
         before: What was released about the same records earlier and is used here, such as
             ``private_moments(...).release``. The budget, epsilon and the statement count it.
         checkpoint: The file that ``Private.save`` writes. If it exists, the run goes on from it:

@@ -2,6 +2,7 @@
 
 from tests.mutants import (
     accounting,
+    correlated,
     crashes,
     exporting,
     isolation,
@@ -10,6 +11,7 @@ from tests.mutants import (
     sharing,
     spending,
     tables,
+    trainers,
 )
 from tests.mutants.base import Mutant
 
@@ -18,11 +20,13 @@ SUBJECTS: dict[str, tuple[Mutant, ...]] = {
     "Records kept apart": isolation.MUTANTS,
     "What a table reveals before training": tables.MUTANTS,
     "Noise": noise.MUTANTS,
+    "Noise correlated between steps": correlated.MUTANTS,
     "What epsilon is": accounting.MUTANTS,
     "What is charged, and stated": spending.MUTANTS,
     "What all runs on a table cost together": sharing.MUTANTS,
     "Crashes, resuming and refunds": crashes.MUTANTS,
     "What leaves with a model": exporting.MUTANTS,
+    "Trainers of other libraries": trainers.MUTANTS,
 }
 
 MUTANTS: tuple[Mutant, ...] = tuple(one for own in SUBJECTS.values() for one in own)

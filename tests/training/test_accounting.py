@@ -55,7 +55,7 @@ def test_a_sampler_of_another_event_is_refused(
 ) -> None:
     run = Run()
     run.train(run.make(), 3).save(path)
-    monkeypatch.setattr(Setup, "sampler", lambda _, rate, source: sampler(rate, source))
+    monkeypatch.setattr(Setup, "sampler", lambda _, rate, source, parts: sampler(rate, source))
     with pytest.raises(ValueError, match=named):
         Run().make()
     with pytest.raises(ValueError, match=named):

@@ -16,7 +16,13 @@ from fractions import Fraction
 
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.accountant import epsilon as epsilon_of
-from plumbline.mechanism.release import GaussianQuery, PoissonSampling, Sampling, StepRelease
+from plumbline.mechanism.release import (
+    CyclicSampling,
+    GaussianQuery,
+    PoissonSampling,
+    Sampling,
+    StepRelease,
+)
 from plumbline.mechanism.rounding import rounded_up
 
 # The calibrated epsilon may be below the budget by this fraction of it.
@@ -105,6 +111,7 @@ class Budget:
         accountant: Accountant = "pld",
         relation: Relation = "add_remove",
         before: Sequence[StepRelease] = (),
+        parts: int = 1,
     ) -> "Plan":
         """The plan of a run on `records` records.
 
@@ -117,6 +124,8 @@ class Budget:
             accountant: the accountant that computes epsilon.
             relation: the neighbouring relation.
             before: earlier releases that count towards the budget too.
+            parts: in how many parts records are drawn, which steps sample in turn; see
+                `CyclicSampling`.
 
         Raises:
             BudgetError: if the numbers do not fit the data, or no noise meets the budget.
@@ -131,11 +140,14 @@ class Budget:
         rate = self._exact_rate(n)
         # Dividing integers rounds correctly, and the sampler draws with this very float.
         sampling_rate = float(rate if self.sampling_rate is None else self.sampling_rate)
-        sampling = PoissonSampling(rate=sampling_rate)
         if self.steps is not None:
             steps = self.steps
         else:
             steps = math.ceil(Fraction(str(self.epochs)) / rate)
+        sampling: Sampling = PoissonSampling(rate=sampling_rate)
+        if parts > 1:
+            _check_parts(parts, rate, steps)
+            sampling = CyclicSampling(rate=float(parts * rate), parts=parts)
 
         def step_at(noise_multiplier: float) -> StepRelease:
             return release_at(noise_multiplier, sampling)
@@ -316,6 +328,16 @@ def calibrate_noise(
             "Raise epsilon, give the other queries more noise, or take fewer steps or a smaller "
             "sampling rate"
         )
+    return least_noise(spent, epsilon)
+
+
+def least_noise(spent: Callable[[float], float], epsilon: float) -> float:
+    """The least noise, to 0.1% of epsilon, with which at most `epsilon` is spent.
+
+    Args:
+        spent: what a noise multiplier costs; more noise never costs more.
+        epsilon: the budget, which some noise meets.
+    """
     low = high = 1.0  # spent(low) > epsilon >= spent(high), once both are found
     while spent(high) > epsilon:
         low, high = high, 2 * high
@@ -336,6 +358,20 @@ def calibrate_noise(
         guess = low * (high / low) ** min(max(share, 0.01), 0.99)
         low, high = (guess, high) if spent(guess) > epsilon else (low, guess)
     return high
+
+
+def _check_parts(parts: int, rate: Fraction, steps: int) -> None:
+    if parts > steps:
+        raise BudgetError(
+            f"records are drawn in {parts} parts, more than the run's steps, {steps}; noise can be "
+            f"correlated over at most {steps} steps. Ask for fewer bands"
+        )
+    if parts * rate > 1:
+        raise BudgetError(
+            f"records are drawn in {parts} parts at a sampling rate of {float(rate):.4g}, so each "
+            f"step would sample its part at {float(parts * rate):.4g}, more than 1. Ask for at "
+            f"most {int(1 / rate)} bands, or for a smaller batch"
+        )
 
 
 def _once(releases: Sequence[StepRelease]) -> list[tuple[StepRelease, int]]:

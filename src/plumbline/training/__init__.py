@@ -6,6 +6,13 @@ from plumbline.training.checkpoint_file import CheckpointError
 from plumbline.training.distributed import RankFailed, RankLost, RanksDisagree
 from plumbline.training.fitting import Callback, StepInfo, StopFitting
 from plumbline.training.fixes import Fix, fixes, suggest_fixes
+from plumbline.training.loggers import (
+    CSVLogger,
+    Logger,
+    LoggingFailed,
+    MLflowLogger,
+    TensorBoardLogger,
+)
 from plumbline.training.looping import BatchRefused, RunFinished
 from plumbline.training.losses import BatchLoss, batch_loss
 from plumbline.training.private import BudgetSpent, Private
@@ -20,10 +27,14 @@ __all__ = [
     "BatchLoss",
     "BatchRefused",
     "BudgetSpent",
+    "CSVLogger",
     "Callback",
     "CheckpointError",
     "CheckpointMismatch",
     "Fix",
+    "Logger",
+    "LoggingFailed",
+    "MLflowLogger",
     "NotCovered",
     "Private",
     "PrivateBatch",
@@ -35,6 +46,7 @@ __all__ = [
     "Setup",
     "StepInfo",
     "StopFitting",
+    "TensorBoardLogger",
     "WorkersFailed",
     "batch_loss",
     "fixes",

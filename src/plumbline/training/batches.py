@@ -304,10 +304,9 @@ class PrivateChunk:
                 return self._batch.with_same_random_numbers(run)
 
             programs, drawn = self._owner.programs, self._owner.generators.used
-            if programs is None or drawn or self._owner.isolation != "vmap":
+            if programs is None or drawn or one.company is not None:
                 return with_own_numbers()
-            given = one.batch, where, one.company
-            return programs.run(with_own_numbers, one.model, given, one.records)
+            return programs.run(with_own_numbers, one.loss, one.batch, where, one.records)
 
         return self._naming(lambda: self._by_unit(self._pass(rows), taken))
 

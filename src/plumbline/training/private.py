@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from plumbline.clipping import Program
 from plumbline.evaluation import Views
 from plumbline.gradients.model_parts import parts_of
-from plumbline.gradients.programs import Programs
+from plumbline.gradients.opaque import refuse_autocast
+from plumbline.gradients.programs import Programs, Trust
 from plumbline.gradients.state_watch import StateWatch
 from plumbline.mechanism.accountant import EpsilonCurve
 from plumbline.mechanism.calibration import Plan
@@ -39,7 +40,7 @@ from plumbline.training.answering import Answers
 from plumbline.training.averaging import WeightAverage
 from plumbline.training.batches import ChosenBatch, PrivateBatch
 from plumbline.training.charging import Charges
-from plumbline.training.checkpoint import save
+from plumbline.training.checkpoint import PARTS, save
 from plumbline.training.distributed import Ranks
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fetching import Fetching
@@ -107,6 +108,7 @@ class Private:
         shards: Shards | None = None,
         processes: Sequence[int] = (),
         public: PublicStream | None = None,
+        parts: bytes | None = None,
     ) -> None:
         self.setup = setup
         self.model = setup.model
@@ -142,6 +144,8 @@ class Private:
         self._shards = shards
         self._sampler = sampler
         self._sampler.step = steps_done
+        self._parts = parts
+        self.bands = setup.bands(plan.steps)
         self._charges = charges
         self.keeper = keeper
         self._schedules = Schedules(setup.schedulers)
@@ -155,6 +159,8 @@ class Private:
             self.model, torch.Generator().manual_seed(drawn), beside=[setup.loss, *augments]
         )
         self.programs: Programs | None = None
+        if self.isolation == "vmap":
+            self.programs = Programs(self.model, setup.loss)
         self._trained = trainable(self.model)
         self.audited: NeighbourAudit | None = None
         self._curve = EpsilonCurve(
@@ -254,6 +260,7 @@ class Private:
             )
         try:
             with self.ranks.failing_together():
+                refuse_autocast()
                 self._step(batch)
         except BaseException:
             self._fetching.close()
@@ -330,6 +337,11 @@ class Private:
         self._sampler.load_state_dict({**state, "records": self._sampler.records})
         self._sampler.step = self.steps_done
 
+    def private_state_dict(self) -> dict[str, Any]:
+        """What belongs to single records, for a file marked PRIVATE: theirs, and their parts."""
+        parts = {} if self._parts is None else {PARTS: self._parts.hex()}
+        return self.method.private_state_dict() | parts
+
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
         # As every step requires, those that the run began with; shards are new objects each time.
@@ -384,13 +396,24 @@ class Private:
         return audit_neighbours(self, **settings)
 
     def record_captures(self) -> None:
-        """Records what captures do, and runs that instead of the model's code: for small models.
+        """Records captures of a small model with code of its own, and runs it without that code.
 
-        On trust: what the model's code reads must not change during the run, but for its weights
-        and what is watched (docs/isolation.md). The statement says so.
+        Captures of torch's own modules are recorded anyway. For others it is on trust: what the
+        model's code reads must not change during the run, but for its weights and what is watched
+        (docs/isolation.md). The statement says so.
+
+        Raises:
+            ValueError: If records are run one after the other.
         """
+        if self.programs is None:
+            raise ValueError(
+                'Captures can be recorded with isolation="vmap" only; this run has "loop".'
+            )
+        if self.programs.proven:
+            return
         coin = random.Random(self._source.stream("programs").bytes(8))
-        self.programs = Programs(lambda: self._watch.changes, coin.random)
+        trust = Trust(lambda: self._watch.changes, coin.random)
+        self.programs = Programs(self.model, self.setup.loss, trust)
         self.warnings = (*self.warnings, RECORDED)
 
     def close(self) -> None:
@@ -535,7 +558,7 @@ class Private:
         beside: list[Any] = []
         if len(self.plan.release.queries) > 1:
             beside = [self.parameters(), self.method.state_dict()]
-        self._charges.charge(step, query, *beside)
+        self._charges.charge(step, query, *beside, follows=self._answering().follows(step))
         # From here on the step is spent: should it fail, its batch and noise are not used again.
         self.steps_done = step + 1
         self._sampler.step = self.steps_done
@@ -549,5 +572,5 @@ class Private:
             # thread only takes turns with it, and costs more than it saves.
             on_processor = parameters[0].device.type == "cpu"
             ahead = 0 if on_processor else self.stop
-            self._answers = Answers(self._noise, numel, ahead, self.ranks, self._shards)
+            self._answers = Answers(self._noise, numel, ahead, self.ranks, self._shards, self.bands)
         return self._answers

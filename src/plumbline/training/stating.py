@@ -18,15 +18,17 @@ RECORDED = (
 
 def statement_of(private: Private, steps: int) -> Statement:
     """The statement of a run of which so many steps are charged."""
-    setup, plan = private.setup, private.plan
+    setup, plan, programs = private.setup, private.plan, private.programs
     return Statement.for_run(
         plan,
         steps_done=steps,
         noise_source=private.noise_source + shared_by(private.processes, seeded=private.seeded),
         seeded=private.seeded,
         isolation=private.isolation,
+        recorded=programs is not None and programs.used and programs.proven,
         audited="" if private.audited is None else private.audited.verdict,
         unit="record" if setup.user_ids is None else "user",
+        bands=len(private.bands),
         public_constants={
             "expected batch size": plan.expected_batch_size,
             "method": private.method.name,

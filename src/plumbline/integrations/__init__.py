@@ -1,0 +1,1 @@
+"""Plumbline in other libraries' ways of training: thin, on the public API."""

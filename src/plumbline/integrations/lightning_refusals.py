@@ -1,0 +1,154 @@
+"""What a ``PrivateStrategy`` refuses before anything is charged, each with its reason.
+
+A setting of the trainer, the module or the loader that would move the weights, choose the records
+or look at a batch beside the private step is refused, and so is one that the private step would not
+follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    StochasticWeightAveraging,
+)
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+_SAMPLING = "batches are Poisson samples of all records, which is what the accounting is for"
+_SEVERAL = "for several processes use a plain loop under torchrun (docs/distributed.md)"
+_ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "gradient_clip_val": (
+        (None, 0),
+        "the method clips every record's gradient: set it there, as in dpsgd(clip=0.5)",
+    ),
+    "accumulate_grad_batches": (
+        (1,),
+        "give the loader the whole batch size, and max_physical_batch= to the strategy",
+    ),
+    "overfit_batches": ((0,), _SAMPLING),
+    "limit_train_batches": ((None, 1.0), f"{_SAMPLING}; max_steps ends a run earlier"),
+    "fast_dev_run": ((False,), "a trial on the records costs privacy: use made-up records"),
+    "reload_dataloaders_every_n_epochs": ((0,), "a run has one data set"),
+    "precision": (
+        ("32-true",),
+        "use torch.autocast in the module; weights, sums and noise stay in float32",
+    ),
+    "num_nodes": ((1,), _SEVERAL),
+}
+"""The values that are allowed, and why no others are."""
+
+_CALLBACKS = {
+    GradientAccumulationScheduler: _ALLOWED["accumulate_grad_batches"][1],
+    BatchSizeFinder: "it trains on the records to try batch sizes, and each try costs privacy",
+    LearningRateFinder: "it trains on the records to try rates, and each try costs privacy",
+    StochasticWeightAveraging: "give averaging= to the strategy instead",
+}
+_UPDATE = "the only update is private.step, and it shows no gradient"
+_TRANSFER = "records do not pass through it: do its work in the data set or in training_step"
+_HOOKS = {
+    "on_before_backward": _UPDATE,
+    "on_after_backward": _UPDATE,
+    "on_before_optimizer_step": _UPDATE,
+    "on_before_zero_grad": _UPDATE,
+}
+_OWN_METHODS = {
+    **_HOOKS,
+    "backward": _UPDATE,
+    "optimizer_step": _UPDATE,
+    "optimizer_zero_grad": _UPDATE,
+    "configure_gradient_clipping": _UPDATE,
+    "lr_scheduler_step": "private.step steps the schedulers",
+    "on_before_batch_transfer": _TRANSFER,
+    "transfer_batch_to_device": _TRANSFER,
+    "on_after_batch_transfer": _TRANSFER,
+}
+
+
+def refuse_trainer(trainer: Trainer) -> None:
+    """Raises if a setting or a callback of the trainer does not go with private training."""
+    _raise(_of_trainer(trainer))
+
+
+def refuse_module(module: LightningModule, optimizers: list[Any], schedulers: list[Any]) -> None:
+    """Raises if the module updates its weights in a way of its own."""
+    _raise(_of_module(module, optimizers, schedulers))
+
+
+def refuse_loader(loader: Any) -> None:
+    """Raises if the training loader chooses records or forms batches in a way of its own."""
+    _raise(_of_loader(loader))
+
+
+def _raise(problems: Iterable[str]) -> None:
+    listed = "\n".join(f"- {problem}." for problem in problems)
+    if listed:
+        raise ValueError(f"PrivateStrategy cannot do this (nothing was charged):\n{listed}")
+
+
+def _of_trainer(trainer: Trainer) -> Iterator[str]:
+    for name, (allowed, reason) in _ALLOWED.items():
+        value = getattr(trainer, name, allowed[0])
+        if value not in allowed:
+            yield f"{name} is {value!r}: {reason}"
+    devices = len(trainer._accelerator_connector._parallel_devices)
+    if devices > 1:
+        yield f"there are {devices} devices, and one would be used: {_SEVERAL}; or give devices=1"
+    if trainer.max_steps == -1 and trainer.max_epochs in (None, -1):
+        yield "the run has no end: give max_epochs or max_steps, for which the noise is calibrated"
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        for kind, reason in _CALLBACKS.items():
+            if isinstance(callback, kind):
+                yield f"there is a {kind.__name__}: {reason}"
+        for name, reason in _HOOKS.items():
+            if is_overridden(name, callback):
+                yield f"the callback {type(callback).__name__} has {name}: {reason}"
+
+
+def _of_module(
+    module: LightningModule, optimizers: list[Any], schedulers: list[Any]
+) -> Iterator[str]:
+    if not module.automatic_optimization:
+        yield "automatic_optimization is False: training_step may only return the records' losses"
+    if len(optimizers) != 1 or not hasattr(optimizers[0], "param_groups"):
+        yield f"configure_optimizers gives {len(optimizers)} optimizers: a run has one"
+    for config in schedulers:
+        if isinstance(config.scheduler, ReduceLROnPlateau):
+            yield "a ReduceLROnPlateau follows a measured value: use a schedule of the steps"
+        elif config.interval != "step" or config.frequency != 1:
+            yield (
+                f"a scheduler has interval={config.interval!r} and frequency={config.frequency}: "
+                "private.step steps it after every update. Give {'scheduler': ..., 'interval': "
+                "'step'}, and count in steps"
+            )
+    for name, reason in _OWN_METHODS.items():
+        if is_overridden(name, module):
+            yield f"{type(module).__name__} has {name} of its own: {reason}"
+    if getattr(module, "_compiler_ctx", None) is not None:
+        yield "the module is compiled: nobody can see which records a compiled model mixes"
+
+
+def _of_loader(loader: Any) -> Iterator[str]:
+    if not isinstance(loader, DataLoader):
+        yield f"the training loader is a {type(loader).__name__}: give one torch DataLoader"
+        return
+    if type(loader.batch_sampler) is not BatchSampler:
+        yield f"the loader has a batch_sampler of its own: {_SAMPLING}"
+    sampler = loader.sampler
+    plain = type(sampler) is SequentialSampler or (
+        type(sampler) is RandomSampler
+        and not sampler.replacement
+        and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
+    )
+    if not plain:
+        yield f"the loader has a {type(sampler).__name__}: {_SAMPLING}"
+    if loader.drop_last:
+        yield f"the loader has drop_last=True: {_SAMPLING}"
+    if loader.num_workers:
+        yield f"the loader has num_workers={loader.num_workers}: records are read in this process"

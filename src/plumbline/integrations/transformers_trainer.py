@@ -1,0 +1,307 @@
+"""``PrivateTrainer``: the ``Trainer`` of transformers, with every update made by ``private.step``.
+
+``train`` is replaced as a whole, so that the base class's loss, backward pass and optimizer step
+never run beside it. Evaluation, callbacks, logging and the folders of checkpoints are those of the
+base class. What was spent is kept in a file of the run's own in the output folder, with a journal,
+and a resumed run goes on from there: nothing is charged twice, and nothing is forgotten.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from plumbline.integrations.epochs import epoch_steps
+from plumbline.integrations.transformers_loss import own_loss, settle_problem_type
+from plumbline.integrations.transformers_refusals import refuse
+from plumbline.mechanism import Budget
+from plumbline.methods import Method
+from plumbline.private_training import make_private
+from plumbline.training import Private, batch_loss
+
+try:
+    from transformers import Trainer
+    from transformers.trainer_utils import (
+        SaveStrategy,
+        TrainOutput,
+        get_last_checkpoint,
+        has_length,
+        speed_metrics,
+    )
+except ImportError as error:
+    raise ImportError(
+        "PrivateTrainer needs transformers and accelerate: pip install 'plumbline[transformers]'."
+    ) from error
+
+RUN_FILE = "_plumbline.pt"
+"""The run's own checkpoint in the output folder. The hub's uploads leave out names with ``_``."""
+
+_OURS = ("budget", "checkpoint", "collate", "max_physical_batch", "method", "loss", "schedulers")
+
+
+class PrivateTrainer(Trainer):
+    """A ``Trainer`` that trains with differential privacy.
+
+    The expected batch size is ``per_device_train_batch_size`` x ``gradient_accumulation_steps`` x
+    the number of processes; at most ``per_device_train_batch_size`` records are in memory at once.
+    Batches are Poisson samples, so an epoch is as many steps as it takes to draw all records on
+    average. ``max_grad_norm`` is not used (its default of 1.0 is accepted, other values are
+    refused): the method clips each record's gradient.
+
+    Logs have epsilon, spent so far, and delta. The training loss would be an exact answer about
+    private records, and is not computed.
+
+    Args:
+        *args: As for ``Trainer``: the model and the ``TrainingArguments``.
+        method: From ``plumbline.methods``, or your own.
+        delta: As in ``plumbline.Budget``.
+        epsilon: The most that the run may cost; give this or ``noise_multiplier``.
+        noise_multiplier: As in ``plumbline.Budget``.
+        records: The number of records, if it is public knowledge.
+        loss: As for ``make_private``; by default the loss that the model computes for a record
+            alone.
+        settings: Further arguments of ``make_private`` by name, such as ``ledger``, ``seed``,
+            ``pad_to`` or ``accountant``.
+        **kwargs: As for ``Trainer``.
+
+    Attributes:
+        private: The run, from the call of ``train`` on.
+
+    Raises:
+        ValueError: Naming every setting that does not go with private training, and why.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        method: Method,
+        delta: float,
+        epsilon: float | None = None,
+        noise_multiplier: float | None = None,
+        records: int | None = None,
+        loss: Any = None,
+        settings: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.private: Private | None = None
+        self._method = method
+        self._budget: dict[str, Any] = {
+            "delta": delta,
+            "epsilon": epsilon,
+            "noise_multiplier": noise_multiplier,
+            "records": records,
+        }
+        self._loss = batch_loss(own_loss) if loss is None else loss
+        self._settings = dict(settings or {})
+        taken = [name for name in _OURS if name in self._settings]
+        if taken:
+            raise ValueError(
+                f"settings has {', '.join(taken)}, which the trainer decides: from its own "
+                "arguments and from TrainingArguments. Leave them out."
+            )
+        super().__init__(*args, **kwargs)
+        refuse(self, PrivateTrainer)
+
+    def train(
+        self,
+        resume_from_checkpoint: str | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Makes the run, or goes on with it.
+
+        Args:
+            resume_from_checkpoint: True to go on with the run in the output folder, at the step
+                after the last one that was made. The path of its last checkpoint does the same; an
+                earlier one is refused, because what was spent since stays spent.
+            trial: Refused: every trial of a search is a run of its own.
+            ignore_keys_for_eval: As for ``Trainer``.
+
+        Raises:
+            ValueError: If a setting does not go with private training, if there is no run to go on
+                with, or one that would be forgotten.
+        """
+        refuse(self, PrivateTrainer)
+        if trial is not None:
+            self.hyperparameter_search()
+        folder = self._folder_to_resume(resume_from_checkpoint)
+        if self.private is None:
+            self.private = self._begin()
+        private, handler = self.private, self.callback_handler
+        per_epoch = math.ceil(private.plan.records / private.plan.expected_batch_size)
+        epochs = math.ceil(private.plan.steps / per_epoch)
+        self._init_training_state(private.stop, per_epoch, epochs, folder, None)
+        self._place(private, per_epoch)
+        for name in ("model", "optimizer", "lr_scheduler"):
+            setattr(handler, name, getattr(self, name))
+        handler.train_dataloader = None
+        self.is_in_train = True
+        started, first = time.time(), private.steps_done
+        self.control = handler.on_train_begin(self.args, self.state, self.control)
+        self._run(private, per_epoch, ignore_keys_for_eval)
+        made = private.steps_done - first
+        metrics: dict[str, float] = speed_metrics(  # type: ignore[no-untyped-call]
+            "train", started, num_samples=made * private.plan.expected_batch_size, num_steps=made
+        )
+        self.log(metrics)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
+            self._load_best_model()
+        self.control = handler.on_train_end(self.args, self.state, self.control)
+        self.is_in_train = False
+        return TrainOutput(private.steps_done, math.nan, metrics)
+
+    def statement(self) -> str:
+        """The guarantee of the run, with its assumptions, in words."""
+        if self.private is None:
+            raise ValueError("There is no run yet, and nothing is spent: call train() first.")
+        return self.private.statement()
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if self.private is not None:
+            spent = {"epsilon": self.private.epsilon(), "delta": self.private.plan.delta}
+            logs = {**logs, **spent}
+        super().log(logs, start_time)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Refused: the only update is ``private.step``."""
+        raise RuntimeError(
+            "PrivateTrainer makes no step outside of train(): a step beside it would not be "
+            "charged. Call train()."
+        )
+
+    def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: every trial would be a run on the same records, and cost as much."""
+        raise ValueError(
+            "A search trains on the same records in every trial, and each costs privacy. Use "
+            "plumbline.tune, which says what a search costs."
+        )
+
+    def _begin(self) -> Private:
+        args, model = self.args, self.model
+        dataset: Any = self.train_dataset
+        if dataset is None:
+            raise ValueError("PrivateTrainer has no train_dataset: give one.")
+        if not has_length(dataset):
+            raise ValueError(
+                f"train_dataset is a {type(dataset).__name__} without a length. Poisson sampling "
+                "asks for records by their number: give a data set with a length, such as a list."
+            )
+        if hasattr(dataset, "column_names"):
+            dataset = self._remove_unused_columns(dataset, description="training")
+        collate = self._get_collator_with_removed_columns(self.data_collator, "training")
+        expected = self.get_total_train_batch_size(args)
+        steps = args.max_steps
+        if steps <= 0:
+            epoch = epoch_steps(dataset, expected, self._budget["records"], self._settings)
+            steps = math.ceil(args.num_train_epochs * epoch)
+        settle_problem_type(model, lambda: collate([dataset[0]]))
+        self.create_optimizer_and_scheduler(num_training_steps=steps)
+        assert model is not None
+        assert self.optimizer is not None
+        return make_private(
+            model.train(),
+            self.optimizer,
+            dataset,
+            loss=self._loss,
+            method=self._method,
+            budget=Budget(**self._budget, steps=steps, expected_batch_size=expected),
+            collate=collate,
+            max_physical_batch=args.per_device_train_batch_size,
+            checkpoint=None if args.save_strategy == SaveStrategy.NO else self._file,
+            schedulers=[self.lr_scheduler],
+            **self._settings,
+        )
+
+    @property
+    def _file(self) -> Path:
+        return Path(str(self.args.output_dir), RUN_FILE)
+
+    def _folder_to_resume(self, given: str | bool | None) -> str | None:
+        """The last folder of checkpoints, whose logs and metrics go on, if one was written."""
+        output = self._file.parent
+        known = self.private is not None or self._file.exists()
+        if not given:
+            if known:
+                raise ValueError(
+                    f"{output} has a run already, and what it spent stays spent. Go on with it by "
+                    "train(resume_from_checkpoint=True), or give a new PrivateTrainer another "
+                    "output_dir, for a run with a budget of its own."
+                )
+            return None
+        if not known:
+            raise ValueError(
+                f"There is no run of PrivateTrainer in {output} to go on with: what was spent is "
+                f"in its file {RUN_FILE}. Give the output_dir of the run; save_strategy='no' "
+                "keeps none."
+            )
+        last: str | None = get_last_checkpoint(output)  # type: ignore[no-untyped-call]
+        if given is not True and (last is None or Path(given).resolve() != Path(last).resolve()):
+            raise ValueError(
+                f"resume_from_checkpoint is {given}, and the last checkpoint in {output} is "
+                f"{last}. A private run cannot go back: the steps since then are spent. Give "
+                "resume_from_checkpoint=True."
+            )
+        return last
+
+    def _run(self, private: Private, per_epoch: int, ignore_keys: list[str] | None) -> None:
+        """The remaining steps, with the callbacks that belong to them."""
+        args, handler = self.args, self.callback_handler
+        plan = private.plan
+        self.log(
+            {
+                "expected_batch_size": plan.expected_batch_size,
+                "noise_multiplier": plan.noise_multiplier,
+            }
+        )
+        if args.eval_on_start:
+            self.evaluate(ignore_keys=ignore_keys)
+        first = private.steps_done
+        for batch in private if len(private) else ():
+            if private.steps_done in (first, _whole(private.steps_done, per_epoch)):
+                self.control = handler.on_epoch_begin(args, self.state, self.control)
+            self.control = handler.on_step_begin(args, self.state, self.control)
+            private.model.train()
+            private.step(batch)
+            self._place(private, per_epoch)
+            self.control = handler.on_step_end(args, self.state, self.control)
+            self._act(private, ignore_keys)
+            if private.steps_done in (private.stop, _whole(private.steps_done, per_epoch)):
+                self.control = handler.on_epoch_end(args, self.state, self.control)
+                self._act(private, ignore_keys)
+            if self.control.should_training_stop:
+                return
+
+    def _place(self, private: Private, per_epoch: int) -> None:
+        self.state.global_step = private.steps_done
+        self.state.epoch = private.steps_done / per_epoch
+
+    def _act(self, private: Private, ignore_keys: list[str] | None) -> None:
+        """Logs, evaluates and saves, as the callbacks have asked."""
+        if self.control.should_log:
+            self.log({"learning_rate": self._get_learning_rate()})
+        if self.control.should_evaluate:
+            metrics = self.evaluate(ignore_keys=ignore_keys)
+            best = self._determine_best_metric(metrics=metrics, trial=None)
+            if self.args.save_strategy == SaveStrategy.BEST:
+                self.control.should_save = best
+        if self.control.should_save:
+            if private.setup.checkpoint is not None:
+                private.save()
+            self._save_checkpoint(private.model, trial=None)
+            self.control = self.callback_handler.on_save(self.args, self.state, self.control)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Nothing: the run's own file has them."""
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Nothing: a run does not depend on the global generators."""
+
+
+def _whole(steps: int, per_epoch: int) -> int:
+    """The steps of the whole epochs among some steps."""
+    return steps - steps % per_epoch

@@ -1,0 +1,79 @@
+"""Bugs in what other libraries' trainers could do beside a private step, or forget of it."""
+
+from tests.mutants.base import Mutant
+
+_TRAINER = "integrations/test_transformers_trainer.py"
+_LIGHTNING = "integrations/test_lightning.py"
+
+MUTANTS = (
+    Mutant(
+        "a second run in a trainer's folder",
+        "train() called again begins a new run on the same records, and the first is forgotten",
+        "integrations/transformers_trainer.py",
+        "            if known:\n",
+        "            if False:\n",
+        (f"{_TRAINER}::test_a_run_is_neither_forgotten_nor_taken_back",),
+    ),
+    Mutant(
+        "an earlier folder resumed",
+        "a trainer goes back, and what was spent since is spent a second time",
+        "integrations/transformers_trainer.py",
+        "        if given is not True and (",
+        "        if False and (",
+        (f"{_TRAINER}::test_a_run_is_neither_forgotten_nor_taken_back",),
+    ),
+    Mutant(
+        "a trainer that keeps no run",
+        "a resumed trainer begins anew, with the whole budget",
+        "integrations/transformers_trainer.py",
+        "checkpoint=None if args.save_strategy == SaveStrategy.NO else self._file,",
+        "checkpoint=None,",
+        (f"{_TRAINER}::test_a_run_is_neither_forgotten_nor_taken_back",),
+    ),
+    Mutant(
+        "arguments of a trainer not looked at",
+        "gradients are clipped again, batches sorted by length, or uploads made while training",
+        "integrations/transformers_refusals.py",
+        "        if value not in allowed:\n",
+        "        if False:\n",
+        (
+            f"{_TRAINER}::test_a_setting_that_does_not_go_with_the_accounting_is_refused_before_any_charge",
+        ),
+    ),
+    Mutant(
+        "Lightning's own update beside the private one",
+        "Lightning's loop runs around the step as if it were its own, with its optimizer",
+        "integrations/lightning.py",
+        "            self._module.automatic_optimization = False\n",
+        "            self._module.automatic_optimization = True\n",
+        (f"{_LIGHTNING}::test_a_step_knows_where_the_training_stands",),
+    ),
+    Mutant(
+        "steps made again after a restart of Lightning",
+        "a resumed fit makes as many steps as its loops count, not as many as are left",
+        "integrations/lightning.py",
+        "        if counts[0].total.completed >= self.private.steps_done:\n",
+        "        if True:\n",
+        (
+            f"{_LIGHTNING}::test_a_killed_run_goes_on_with_the_step_after_the_last_and_is_charged_once",
+        ),
+    ),
+    Mutant(
+        "a checkpoint of Lightning without the run",
+        "weights of a run that nobody knows the cost of are trained on, as if it were free",
+        "integrations/lightning.py",
+        "if trainer.ckpt_path is not None and (file is None or not Path(file).exists()):",
+        "if False:",
+        (f"{_LIGHTNING}::test_what_was_spent_cannot_be_forgotten",),
+    ),
+    Mutant(
+        "settings of Lightning not looked at",
+        "batches are limited or repeated, and the accounting is for others",
+        "integrations/lightning_refusals.py",
+        "        if value not in allowed:\n",
+        "        if False:\n",
+        (
+            f"{_LIGHTNING}::test_a_setting_of_the_trainer_that_does_not_go_with_the_accounting_is_refused",
+        ),
+    ),
+)
