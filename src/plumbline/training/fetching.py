@@ -22,7 +22,7 @@ from plumbline.mechanism.random_source import RandomSource
 from plumbline.training.fetch_check import Due, FetchCheck
 from plumbline.training.records import Records, mapped, to_device
 from plumbline.training.stacking import Padding, stack
-from plumbline.training.worker_stream import Piece, Stream, Workers
+from plumbline.training.worker_stream import Piece, PieceStream, WorkerSettings
 
 
 class Fetching:
@@ -44,7 +44,7 @@ class Fetching:
         source: RandomSource,
         chunks: Callable[[int], list[Tensor]],
         stop: int,
-        workers: Workers | None = None,
+        workers: WorkerSettings | None = None,
     ) -> None:
         self._records = records
         self._source = source
@@ -52,7 +52,7 @@ class Fetching:
         self._stop = stop
         self._workers = None if records.selected else workers
         self._check = FetchCheck(records, source)
-        self._stream: Stream | None = None
+        self._stream: PieceStream | None = None
         self._step = -1
         self._held: list[tuple[Tensor, Any]] = []  # what has come for this step: numbers, records
         self._repeated: tuple[Due, Any] | None = None  # and for its check
@@ -68,7 +68,7 @@ class Fetching:
         if step < self._step:
             self.close()
         if self._stream is None:
-            self._stream = Stream(
+            self._stream = PieceStream(
                 self._records, self._workers, self._pieces(step, self._workers.num_workers)
             )
         if step != self._step:

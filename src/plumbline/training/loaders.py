@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from plumbline.mechanism.calibration import Budget
-from plumbline.training.worker_stream import Workers
+from plumbline.training.worker_stream import WorkerSettings
 
 
 def without_loader(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,11 +63,11 @@ def without_loader(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _workers(loader: DataLoader[Any]) -> Workers | None:
+def _workers(loader: DataLoader[Any]) -> WorkerSettings | None:
     if loader.num_workers == 0:
         return None
-    names = (field.name for field in dataclasses.fields(Workers))
-    return Workers(**{name: getattr(loader, name) for name in names})
+    names = (field.name for field in dataclasses.fields(WorkerSettings))
+    return WorkerSettings(**{name: getattr(loader, name) for name in names})
 
 
 def _replaced(loader: DataLoader[Any], stated: bool) -> str:

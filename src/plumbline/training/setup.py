@@ -32,7 +32,7 @@ from plumbline.training.public import PublicData
 from plumbline.training.records import Collate, Records, records_of
 from plumbline.training.run_identity import Facts, facts_of
 from plumbline.training.stacking import PadTo
-from plumbline.training.worker_stream import Workers
+from plumbline.training.worker_stream import WorkerSettings
 from plumbline.transformer_masks import learn_mask
 
 
@@ -72,7 +72,7 @@ class Setup:
     before: Sequence[StepRelease] = ()
     checkpoint: str | os.PathLike[str] | None = None
     schedulers: Sequence[Any] = ()
-    workers: Workers | None = None
+    workers: WorkerSettings | None = None
     replaced: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

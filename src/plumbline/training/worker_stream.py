@@ -30,7 +30,7 @@ class WorkersFailed(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Workers:
+class WorkerSettings:
     """The worker processes that a data loader asks for; its settings, by their names in torch."""
 
     num_workers: int
@@ -59,7 +59,7 @@ class Piece:
     due: Due | None = None
 
 
-class Stream:
+class PieceStream:
     """Pieces, in order, as worker processes fetch them.
 
     Args:
@@ -68,14 +68,14 @@ class Stream:
         pieces: What to fetch; it is asked for more as pieces come in.
     """
 
-    def __init__(self, records: Records, workers: Workers, pieces: Iterable[Piece]) -> None:
+    def __init__(self, records: Records, workers: WorkerSettings, pieces: Iterable[Piece]) -> None:
         self._awaited: deque[Piece] = deque()
         self._owner = os.getpid()
         with warnings.catch_warnings():
             # That there are more workers than cores was said when the user's loader was made.
             warnings.filterwarnings("ignore", "This DataLoader will create")
             loader: DataLoader[Any] = DataLoader(
-                _Reader(records),
+                _PieceReader(records),
                 batch_size=None,
                 sampler=self._tasks(pieces),
                 collate_fn=_as_it_is,
@@ -136,7 +136,7 @@ class Stream:
             yield piece.numbers.tolist(), piece.key
 
 
-class _Reader(Dataset[Any]):
+class _PieceReader(Dataset[Any]):
     """The data set of the worker processes: one item is one piece."""
 
     def __init__(self, records: Records) -> None:
