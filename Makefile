@@ -5,17 +5,18 @@
 
 PYTHON ?= python3
 VENV := .venv
+CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 
 # The environment variables, not `pip install -c`: pip's isolated build environments read nothing
 # else (PIP_BUILD_CONSTRAINT from pip 25.3 on, PIP_CONSTRAINT before). Relative, so that a path with
 # a space in it is no trouble; every recipe runs in this folder.
-export PIP_CONSTRAINT := constraints.txt
-export PIP_BUILD_CONSTRAINT := constraints.txt
+export PIP_CONSTRAINT := $(CONSTRAINTS)
+export PIP_BUILD_CONSTRAINT := $(CONSTRAINTS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-browser mutants lint bench docs
+.PHONY: help demo test test-slow test-browser test-lowest coverage mutants lint bench docs package ci-local
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -26,6 +27,10 @@ help:
 	@echo "make test-browser  the page in a real browser, chromium; pictures in build/screenshots/"
 	@echo "make mutants       plants privacy bugs in a copy of the source; fails if no test sees one"
 	@echo "make lint          ruff, ruff format --check, mypy --strict"
+	@echo "make coverage      the tests, and how many of the package's lines they run"
+	@echo "make test-lowest   the tests with the lowest versions that pyproject.toml allows"
+	@echo "make package       builds sdist and wheel, and tries the wheel in an empty environment"
+	@echo "make ci-local      what the workflows do, with the Python that is here; takes an hour"
 	@echo "make bench         timings beside other libraries; fills the table in README.md"
 	@echo "make docs          the documentation site, in site/"
 
@@ -33,11 +38,26 @@ demo: $(VENV)/.installed-base
 	$(BIN)/plumbline compare demo
 
 # One thread per worker: two workers on two cores, and sums in the same order on every machine.
-test test-slow mutants: export OMP_NUM_THREADS := 1
-test test-slow mutants: export MKL_NUM_THREADS := 1
+test test-slow coverage mutants: export OMP_NUM_THREADS := 1
+test test-slow coverage mutants: export MKL_NUM_THREADS := 1
 
+# A half of the tests each, in order, so that what a module sets up is made once; who is done first
+# takes from the other.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest --quiet -n 2 --dist worksteal
+
+# Lines that are run in this process: what compiled loops and other processes run is not counted.
+coverage: $(VENV)/.installed-dev
+	@mkdir -p build
+	$(BIN)/python -m pytest --quiet -n 2 --cov --cov-report=
+	$(BIN)/python -m coverage html --quiet
+	@echo "The tests run $$($(BIN)/python -m coverage report --format=total) % of the package's lines; build/coverage/index.html shows which." | tee build/coverage.txt
+
+# KEEP names what is taken from constraints.txt all the same: make test-lowest KEEP=torch
+test-lowest:
+	@mkdir -p build
+	.ci/lowest $(KEEP) > build/lowest.txt
+	$(MAKE) --no-print-directory test VENV=.venv-lowest CONSTRAINTS=build/lowest.txt
 
 # pytest's exit code 5 says that no test was collected: no test is slow yet, which is no failure.
 test-slow: $(VENV)/.installed-dev
@@ -82,18 +102,30 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.load
 	$(BIN)/python -m benchmarks.table_look
 
+docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/.installed-docs
-	$(BIN)/python -m mkdocs build --strict
+	$(BIN)/python -m mkdocs build --strict --quiet
+
+# WHOLE=1 for all of `plumbline compare demo`, in place of a minute of it.
+package: $(VENV)/.installed-dev
+	.ci/package $(BIN)/python $(if $(WHOLE),whole)
+
+# The same targets as in .github/workflows/ci.yml. Not run here, since there is one Python and often one
+# build of torch: the other Pythons, and the lowest torch.
+ci-local: lint coverage test-browser docs
+	$(MAKE) --no-print-directory package WHOLE=1
+	$(MAKE) --no-print-directory test-lowest KEEP=torch
+	@echo "Passed with $$($(BIN)/python --version). Not run here: other versions of Python, and the lowest torch."
 
 # Installing. Each set of extras also installs the package itself, hence the stamp of both.
 
 $(VENV)/.installed-base: EXTRAS :=
-$(VENV)/.installed-dev: EXTRAS := [dev,images,lightning,scattering,transformers,tune]
+$(VENV)/.installed-dev: EXTRAS := [dev,images,lightning,mlflow,scattering,tensorboard,transformers,tune]
 $(VENV)/.installed-bench: EXTRAS := [bench]
 $(VENV)/.installed-browser: EXTRAS := [browser]
 $(VENV)/.installed-docs: EXTRAS := [docs]
 
-$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/pip
+$(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS) | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --quiet --editable '.$(EXTRAS)'
 	@touch $(VENV)/.installed-base $@
 

@@ -13,7 +13,6 @@ engine (capture, norms, clipped sum), its noise and its optimizer, each timed be
 from __future__ import annotations
 
 import json
-import random
 import statistics
 import tempfile
 import time
@@ -117,13 +116,15 @@ def bookkeeping(rounds: int = 3000) -> float:
             ledger=pl.Ledger.open(Path(folder) / "ledger", reserve=50),
         )
         batches = iter(private)
-        programs = Programs(lambda: 0, random.Random(0).random)
+        programs = Programs(model, torch.nn.CrossEntropyLoss(reduction="none"))
         beside, step = [], []
         for number in range(rounds):
             step.append(_seconds(lambda: private.step(next(batches))))
 
             def work(number: int = number) -> None:
-                gradients = programs.run(lambda: capture(model, DPSGD.losses, pair), model, pair, 2)
+                gradients = programs.run(
+                    lambda: capture(model, DPSGD.losses, pair), DPSGD.losses, pair, None, 2
+                )
                 total = gradients.total((1 / gradients.norms()).clamp(max=1.0))
                 noisy = add_noise(total, 1.0, source.once("noise", number))
                 for name, parameter in model.named_parameters():

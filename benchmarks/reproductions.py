@@ -1,35 +1,57 @@
 """docs/reproductions.md: every reproduction that has been made here, with its verdicts.
 
 `python -m benchmarks.reproductions [NAME[:SIZE] ...]` makes those named (what is finished in
-the folder of runs is not repeated), keeps each as benchmarks/results/reproductions/NAME.md, and
-writes the page from all that are kept.
+the folder of runs is not repeated), keeps each as benchmarks/results/reproductions/NAME-SIZE.json,
+and writes the page from all that are kept, and the ends of the pages of methods.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from plumbline.experiments.reproducing import reproduce
+from plumbline.experiments.files import write_json
+from plumbline.experiments.papers import SIZES, names, read
+from plumbline.experiments.reproducing import Reproduction, read_reproduction, reproduce
+from plumbline.experiments.reproduction_text import section, summary, verdict
+from plumbline.experiments.studies import Measurements
 
 ROOT = Path(__file__).parents[1]
 KEPT = Path(__file__).parent / "results" / "reproductions"
+LEARNED = Path(__file__).parent / "learned.md"
+PAGE = ROOT / "docs" / "reproductions.md"
+METHODS = ROOT / "docs" / "methods"
+MEASURED = "## What we measured"
 HEAD = """# Reproductions
 
-The papers' tables and figures, made with the recipes in `recipes/papers`, the published numbers
-beside ours. A row is *reproduced* when all of its values lie within the tolerance of the published
-file, *reproduced in direction only* when they lie on the published side of the reference row. A
-claim that holds at the paper's settings and no longer when every method is tuned alike is
-*explained by tuning*. This page is written by `python -m benchmarks.reproductions`.
+The papers' claims, tables and figures, made with the recipes in `recipes/papers`. This page is
+written by `python -m benchmarks.reproductions` from the results in
+`benchmarks/results/reproductions`; every verdict on it is computed.
 
+A claim is a list of differences, each with a 95 % interval over seeds, paired where the seeds were
+kept. It is *reproduced* when every interval lies above what was claimed, which is half of the
+published difference where there are numbers, and *reproduced in direction only* when they lie
+above zero. It is *contradicted* when an interval lies below what was claimed and not above zero,
+else *undecided*, with about how many seeds it would take. A difference is *explained by tuning*
+when every method was tuned alike, for what the difference is about, and the tuned interval
+excludes half of the published difference. A published value is judged at the paper's size only,
+and a claim at a smaller size only if the recipe says why that size can answer; otherwise it is
+*not judged at this size*.
+
+A row of values is *reproduced* when all of our means are within the tolerance of the published
+file, *undecided* when one of them misses it by less than two standard errors, and *reproduced in
+direction only* when they lie on the published side of the reference row. The intervals of step
+times are the quartiles of a race.
 """
 
 
 def main() -> None:
-    """Makes, keeps, writes the page."""
+    """Makes, keeps, writes the pages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="such as 004-table-4:paper; quick unless said")
     parser.add_argument("--out", default="runs", help="where runs are kept")
@@ -39,19 +61,89 @@ def main() -> None:
     for given in options.names:
         name, _, size = given.partition(":")
         chosen: Any = size or "quick"
-        with console.status(name) as status:
-            found = reproduce(
-                name,
-                chosen,
-                options.out,
-                on_progress=lambda p, s=status, n=name: s.update(
-                    f"{n}: {p.done} of {p.total} runs"
-                ),
-            )
-        (KEPT / f"{name}.md").write_text(str(found), encoding="utf-8")
-        console.print(str(found), highlight=False, soft_wrap=True)
-    pages = [path.read_text(encoding="utf-8") for path in sorted(KEPT.glob("*.md"))]
-    (ROOT / "docs" / "reproductions.md").write_text(HEAD + "\n".join(pages), encoding="utf-8")
+        with console.status(given):
+            found = reproduce(name, chosen, options.out)
+        write_json(KEPT / f"{name}-{chosen}.json", found.kept())
+        console.print(section(found), highlight=False, soft_wrap=True)
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+
+
+def pages() -> dict[Path, str]:
+    """The text of every page that is written from kept results."""
+    found = kept()
+    made = {PAGE: _page(found)}
+    for path in sorted(METHODS.glob("*.md")):
+        if path.stem not in ("index", "compose"):
+            lines = _measured(path.stem, found)
+            body = path.read_text(encoding="utf-8").partition(f"\n{MEASURED}\n")[0].rstrip()
+            made[path] = f"{body}\n\n{MEASURED}\n\n{lines}"
+    return made
+
+
+def kept() -> list[Reproduction]:
+    """The kept reproductions, each at its largest size."""
+    found = [read_reproduction(path) for path in sorted(KEPT.glob("*.json"))]
+    best = {one.name: one for one in sorted(found, key=lambda one: SIZES.index(one.size))}
+    return [best[name] for name in sorted(best)]
+
+
+def not_made(made: list[Reproduction]) -> list[Reproduction]:
+    """The others, without measurements, at the smallest size that judges their claims."""
+    found = []
+    for name in sorted(set(names()) - {one.name for one in made}):
+        plan, published = read(name)
+        size = next(one for one in SIZES if one in plan.answers or one == "paper")
+        found.append(Reproduction(name, size, plan, published, Measurements({}), ()))
+    return found
+
+
+def _page(found: list[Reproduction]) -> str:
+    every = sorted([*found, *not_made(found)], key=lambda one: one.name)
+    verdicts = [str(one.verdict) for each in every for one in each.claims.values()]
+    counts = ", ".join(f"{number} {name}" for name, number in Counter(verdicts).most_common())
+    told = f"## Summary\n\n{len(verdicts)} claims: {counts}.\n\n{summary(every)}\n"
+    return "\n".join([HEAD, told, learned(found), *map(section, found)])
+
+
+def learned(found: list[Reproduction]) -> str:
+    """What we learned, with each {NAME | paper or tuned | key} replaced by its mean."""
+    by_name = {one.name: one.measurements for one in found}
+
+    def number(match: re.Match[str]) -> str:
+        name, column, key = (part.strip() for part in match[1].split("|"))
+        mean: float = getattr(by_name[name], column)[key].mean
+        return f"{mean:.3g}"
+
+    return re.sub(r"\{([^}]+)\}", number, LEARNED.read_text(encoding="utf-8"))
+
+
+def _measured(method: str, found: list[Reproduction]) -> str:
+    """The claims about a method, and what came of them."""
+    lines = [
+        f"- {one.published.source}: {says}: **{verdict(outcome)}** (size {one.size})."
+        for one in found
+        for says, outcome in one.claims.items()
+        if _rows_of(method, one)
+        & {
+            key.split(" / ")[0]
+            for part in outcome.parts
+            for key in (str(part.part.this), str(part.part.that))
+        }
+    ]
+    if not lines:
+        return "No reproduction has measured it yet.\n"
+    return "\n".join([*lines, "", "All numbers: [Reproductions](../reproductions.md).", ""])
+
+
+def _rows_of(method: str, found: Reproduction) -> set[str]:
+    """What the rows of a method are called in a reproduction."""
+    settings = found.plan.at(found.size)
+    recipe = settings.get("recipe", settings)
+    rows = recipe.get("methods", ())
+    if isinstance(rows, dict):  # of a benchmark: titles to names
+        return {title for title, name in rows.items() if name == method}
+    return {row.get("label", row["name"]) for row in rows if row["name"] == method}
 
 
 if __name__ == "__main__":

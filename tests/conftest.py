@@ -1,7 +1,6 @@
 """What all tests share: the device, the data folder, one thread per worker, and fixed seeds."""
 
 import atexit
-import gc
 import itertools
 import os
 import shutil
@@ -103,9 +102,10 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "outside"))
     from plumbline.data.base import FILES
 
-    # By type: asking some objects of torch's for their class warns.
-    for one in [one for one in gc.get_objects() if type(one) is Registry]:
-        monkeypatch.setattr(one, "_parts", dict(one._parts))
+    ours = [module for name, module in sys.modules.items() if name.startswith("plumbline.")]
+    for one in [one for module in ours for one in vars(module).values()]:
+        if isinstance(one, Registry):
+            monkeypatch.setattr(one, "_parts", dict(one._parts))
     monkeypatch.setattr("plumbline.data.base.FILES", dict(FILES))
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "outside_parts"]:

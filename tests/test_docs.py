@@ -16,6 +16,7 @@ TOML block is a recipe, or what a comment before it says: ``<!-- a reproduction 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -269,12 +270,17 @@ def words_of(printed: str) -> list[str]:
     return [word for word in printed.split() if set(word) != {"─"}]
 
 
+@functools.cache
+def _commands() -> Any:
+    return typer.main.get_command(app)
+
+
 def parse(arguments: list[str], complete: bool = True) -> dict[str, Any]:
     """Lets typer parse a command line, through its sub-commands, without running it.
 
     One that is not ``complete`` may be the name of a command alone.
     """
-    command: Any = typer.main.get_command(app)
+    command = _commands()
     context = command.make_context("plumbline", list(arguments))
     while hasattr(command, "resolve_command"):
         # What is left for the sub-command; click 8 keeps its first word apart.
@@ -370,10 +376,11 @@ def test_every_page_of_a_method_is_one() -> None:
 # Opacus beside Plumbline
 
 
-def test_the_feature_table_names_what_exists() -> None:
+@pytest.mark.parametrize(("page", "fewest"), [(DOCS / "opacus.md", 15), (ROOT / "README.md", 8)])
+def test_the_feature_table_names_what_exists(page: Path, fewest: int) -> None:
     """Every name in the Plumbline column resolves; so does every one of Opacus, if it is there."""
-    rows = table_of(DOCS / "opacus.md", "feature")
-    assert len(rows) >= 15
+    rows = table_of(page, "feature")
+    assert len(rows) >= fewest
     theirs = importlib.util.find_spec("opacus") is not None
     for feature, opacus, own in rows:
         names = re.findall(r"`([^`]+)`", own)
@@ -416,6 +423,8 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert found.exists(), f"{named(page)} links to {target}"
         if anchor and found.suffix == ".md":
             assert anchor in anchors(found), f"{named(page)} links to {target}#{anchor}"
+    for picture in re.findall(r'<img src="([^"]+)"', text):
+        assert (page.parent / picture).is_file(), f"{named(page)} shows {picture}"
 
 
 def anchors(page: Path) -> set[str]:

@@ -32,6 +32,13 @@ def test_own_loop(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     assert "z-score" not in out  # public ranges: nothing of the preprocessing is uncovered
 
 
+def test_data_loader(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed("data_loader.py", "--epochs", "1", monkeypatch=monkeypatch, capsys=capsys)
+    assert "batch size of 128 is the expected one" in out
+    assert out.count("epoch 0: epsilon ") == out.count(" (not covered by epsilon)") == 2
+    assert "the same weights: True" in out
+
+
 def test_tabular_fairness(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +123,32 @@ def test_scattering(
     options = ["--data", "mnist", "--epochs", "1", "--cache", str(tmp_path), "--seed", "0"]
     out = printed("scattering.py", *options, monkeypatch=monkeypatch, capsys=capsys)
     assert "test accuracy" in out
+
+
+def test_sklearn_search(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--epochs", "0.1"]
+    out = printed("sklearn_search.py", *options, monkeypatch=monkeypatch, capsys=capsys)
+    alone, together = (float(one) for one in re.findall(r"epsilon (\d+\.\d+)", out))
+    assert 0.99 < alone <= 1.0 < together
+    assert "5 runs. Together that costs a record" in out
+
+
+def test_logging_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed("logging_run.py", "--steps", "4", monkeypatch=monkeypatch, capsys=capsys)
+    assert re.findall(r"^(\d),covered/epsilon,", out, re.M) == list("1234")
+    assert re.findall(r"^(\d),not covered/test accuracy,", out, re.M) == list("1234")
+    assert out.count("Server failed (ConnectionError: the server is gone)") == 1
+    assert "4 of 4 steps made" in out
+
+
+def test_autocast(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed("autocast.py", "--steps", "3", monkeypatch=monkeypatch, capsys=capsys)
+    assert re.search(r"test accuracy [\d.]+% \(not covered by epsilon\) at epsilon [23]\.", out)
+    assert "a compiled model is refused: The model is compiled by torch.compile" in out
+    assert "autocast around a step is refused: torch.autocast is on" in out
+    assert "charged for it: 0 steps" in out
 
 
 def test_patients(

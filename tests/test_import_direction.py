@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 SHARED = {"checks", "compiled", "durable", "formats", "record_errors", "record_random", "registry",
           "results", "spaces", "state", "transformer_masks", "without_trace"}
 # fmt: on
-STAGES = {"sampling", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
+STAGES = {"sampling", "noise", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
 CORE = STAGES | {"training", "methods", "augmentations"}
 DOOR = CORE | {"auditing", "private_training"}
 BESIDE = {"data", "models", "fairness", "diagnostics", "objectives"}
@@ -36,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
         "results",
     },  # the statement for programs names infinity as all JSON does
     "sampling": {"mechanism"},  # a sampler emits the event that is accounted
+    "noise": {"mechanism"},  # what bands need is a question to the accountant
     "clipping": {"mechanism"} | SHARED,  # a strategy may ask questions of its own, such as counts
     "evaluation": {"gradients", "mechanism"} | SHARED,  # so may a rule
     # the step

@@ -20,7 +20,7 @@ from plumbline.data.table_encoding import TableEncoding
 from plumbline.data.table_look import look_at
 from plumbline.fairness import Outcomes, evaluate
 from plumbline.record_errors import RecordError, looked_up
-from plumbline.training.private import BadRecords
+from plumbline.training.step_losses import BadRecords
 
 WORD, NUMBER = "SECRET-7731", 987654321
 SECRETS = (WORD, str(NUMBER), "9.87654321e+08", "SECRET")

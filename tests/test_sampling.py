@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plumbline.mechanism.random_source import SecureSource, SeededSource
-from plumbline.mechanism.release import PoissonSampling
-from plumbline.sampling import FixedSampler, PoissonSampler, UserSampler, chunks, group_by_user
+from plumbline.mechanism.release import CyclicSampling, PoissonSampling
+from plumbline.sampling import (
+    FixedSampler,
+    Parts,
+    PoissonSampler,
+    UserSampler,
+    chunks,
+    group_by_user,
+)
 
 RECORDS, STEPS, RATE = 300, 4000, 0.1
 
@@ -279,3 +286,58 @@ def test_chunks_never_cut_a_group(sizes: list[int], most: int) -> None:
 def test_a_chunk_holds_at_least_one_record() -> None:
     with pytest.raises(ValueError, match="max_physical_batch is 0"):
         chunks(torch.arange(3), 0)
+
+
+# Cyclic sampling.
+
+
+def cyclic(records: int = 200, rate: float = 0.5, key: int = 3) -> PoissonSampler:
+    return PoissonSampler(records, rate, SeededSource(1), Parts(4, SeededSource(key)))
+
+
+def test_a_record_takes_part_in_steps_of_its_part_alone() -> None:
+    sampler = cyclic()
+    part = Parts(4, SeededSource(3)).of(200)
+    for step in range(40):
+        members = sampler.indices(step).numpy()
+        assert (part[members] == step % 4).all()
+        assert len(members)
+    assert sampler.event() == CyclicSampling(rate=0.5, parts=4)
+
+
+def test_within_its_part_a_record_is_drawn_as_without_parts() -> None:
+    sampler, plain = cyclic(), PoissonSampler(200, 0.5, SeededSource(1))
+    part = torch.from_numpy(Parts(4, SeededSource(3)).of(200).astype(np.int64))
+    for step in range(8):
+        drawn = plain.indices(step)
+        assert torch.equal(sampler.indices(step), drawn[part[drawn] == step % 4])
+
+
+def test_one_more_record_leaves_the_parts_of_the_others_as_they_were() -> None:
+    parts = Parts(4, SeededSource(3))
+    assert (parts.of(201)[:200] == parts.of(200)).all()
+    assert (Parts(4, SeededSource(4)).of(200) != parts.of(200)).any()
+
+
+def test_parts_are_even_and_those_of_two_records_independent() -> None:
+    part = Parts(4, SeededSource(3)).of(40_000)
+    counts = np.bincount(part.astype(np.int64))
+    assert np.abs(counts - 10_000).max() < 5 * (40_000 * 3 / 16) ** 0.5
+    together = (part[1:] == part[:-1]).mean()
+    assert abs(together - 0.25) < 5 * (3 / 16 / 40_000) ** 0.5
+
+
+def test_parts_that_are_taken_whole_are_each_record_once_in_a_cycle() -> None:
+    sampler = cyclic(rate=1.0)
+    drawn = torch.cat([sampler.indices(step) for step in range(4)])
+    assert torch.equal(drawn.sort().values, torch.arange(200))
+
+
+def test_users_have_parts_too() -> None:
+    ids = np.repeat(np.arange(50), 3)
+    sampler = UserSampler(ids, 1.0, SeededSource(1), Parts(5, SeededSource(3)))
+    part = Parts(5, SeededSource(3)).of(50)
+    assert (part[sampler.indices(7).numpy()] == 2).all()
+    assert sampler.state_dict()["parts"] == 5
+    with pytest.raises(ValueError, match="parts is None here and 5 in the stored state"):
+        UserSampler(ids, 1.0, SeededSource(1)).load_state_dict(sampler.state_dict())

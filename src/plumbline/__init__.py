@@ -7,9 +7,8 @@ torch's optimizers and the accountants.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0.dev0"
-
 if TYPE_CHECKING:  # what type checkers and editors read: the same names as in _MODULES
+    __version__: str
     from plumbline import auditing as auditing
     from plumbline import augmentations as augmentations
     from plumbline import clipping as clipping
@@ -23,6 +22,7 @@ if TYPE_CHECKING:  # what type checkers and editors read: the same names as in _
     from plumbline import mechanism as mechanism
     from plumbline import methods as methods
     from plumbline import models as models
+    from plumbline import noise as noise
     from plumbline import report as report
     from plumbline.instruments import compare as compare
     from plumbline.instruments import diagnose as diagnose
@@ -62,6 +62,7 @@ _MODULES = {
     "mechanism": "plumbline",
     "methods": "plumbline",
     "models": "plumbline",
+    "noise": "plumbline",
     "report": "plumbline",
     "suggest_fixes": "plumbline.training",
     "train": "plumbline.instruments",
@@ -73,6 +74,10 @@ __all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":  # pyproject.toml has the number, and an installation its copy
+        from importlib.metadata import version
+
+        return version(__name__)
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module 'plumbline' has no attribute {name!r}")
@@ -82,4 +87,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
+    return sorted([*__all__, "__version__", *(name for name in globals() if name.startswith("__"))])

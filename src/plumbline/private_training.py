@@ -20,8 +20,10 @@ from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method
+from plumbline.noise import Banded
 from plumbline.training import Private, PublicData, Setup, start
 from plumbline.training.distributed import Ranks
+from plumbline.training.loaders import without_loader
 from plumbline.training.losses import Loss
 from plumbline.training.records import Collate
 from plumbline.training.stacking import PadTo
@@ -49,6 +51,7 @@ def make_private(
     pad_to: PadTo | None = None,
     public: PublicData | None = None,
     averaging: float | None = None,
+    noise: Banded | None = None,
     before: Sequence[StepRelease] = (),
     checkpoint: str | os.PathLike[str] | None = None,
     schedulers: Sequence[Any] = (),
@@ -62,11 +65,15 @@ def make_private(
         model: The model; it is not wrapped, renamed or replaced.
         optimizer: Any torch optimizer of its parameters (LBFGS and SparseAdam are refused).
         dataset: Tensors with one row per record, a map-style data set, a split of one of
-            ``plumbline.data``'s, or a Hugging Face data set in torch format.
+            ``plumbline.data``'s, or a Hugging Face data set in torch format. Or a torch
+            ``DataLoader`` of one of these: its collate function and its worker processes are used,
+            which fetch the records of the next steps ahead; its batch size is the expected one,
+            unless the budget states another; its order is replaced by Poisson sampling.
         loss: One loss per record: of (output, target), or of (model, batch) when marked with
             ``batch_loss``.
         method: From ``plumbline.methods``, or your own.
-        budget: How much privacy may be spent, on how many steps.
+        budget: How much privacy may be spent, on how many steps. With a data loader, it need not
+            state a batch size.
         accountant: ``"pld"`` or ``"rdp"``.
         relation: Neighbouring data sets: ``"add_remove"`` or ``"replace_one"``.
         sensitive_features: The group of each record, ``[n]``, for methods and reports that need it.
@@ -94,6 +101,11 @@ def make_private(
         public: Further records, without any protection, whose plain gradient is added in each step.
         averaging: The decay of an exponential moving average of the weights, such as 0.999; it
             costs no privacy. ``Private.averaged`` gives the averaged weights.
+        noise: Noise that is correlated between steps, ``plumbline.noise.banded(bands=16)``; by
+            default each step's is independent of the others'. It lowers the error of the weights
+            at a large epsilon and not at a small one: `plumbline budget` compares. Batches are
+            then drawn from parts of the records in turn, and 2 (bands - 1) vectors of the size of
+            all parameters are kept in memory, in float64.
         before: What was released about the same records earlier and is used here, such as
             ``private_moments(...).release``. The budget, epsilon and the statement count it.
         checkpoint: The file that ``Private.save`` writes. If it exists, the run goes on from it:
@@ -117,9 +129,9 @@ def make_private(
     given = dict(locals())
     ranks = Ranks.here()
     with ranks.failing_together():
-        setup = Setup(**given)
+        setup = Setup(**without_loader(given))
         # A method from outside is audited before its first charge.
         unchecked = admit(setup.method)
         private = start(setup, ranks)
-        private.warnings += unchecked
+        private.warnings += (*setup.replaced, *unchecked)
         return private

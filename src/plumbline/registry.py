@@ -17,6 +17,8 @@ from typing import Any, Generic, TypeVar
 Part = TypeVar("Part")
 MARK = ":"
 """What stands between the module and the attribute of a reference."""
+FOLLOWED: set[str] = set()
+"""The references that this process has followed: its user gave them, or they were checked."""
 
 
 class UnknownPart(ValueError):
@@ -111,6 +113,7 @@ def imported(reference: str, kind: str = "part") -> Any:
             public = [one for one in vars(found) if not one.startswith("_")]
             raise UnknownPart(f"{what}{unknown(f'attribute of {module!r} called', name, public)}")
         found = getattr(found, name)
+    FOLLOWED.add(reference)
     return found
 
 

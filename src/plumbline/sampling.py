@@ -6,6 +6,10 @@ source; they decide but for one record in 65,536, whose other 48 bits are those 
 `("sampling", t, i)`. So every record has its own independent draw, keyed by (key, step, record id):
 neither the chunking nor the number of processes changes who takes part.
 
+With `Parts` it is cyclic Poisson sampling: each record draws one part by itself, once for the whole
+run, and step t takes only records of part t mod b. Between two steps that a record takes part in
+there are then at least b - 1 others, which noise that is correlated over b steps needs.
+
 Guarantee. The inclusion probability is `floor(rate * 2^64) / 2^64`, never above the accounted rate
 (and below it by less than 2^-64). `event()` is the sampling that is implemented, and a run whose
 plan accounts for another one does not start; a sampler without a private event returns None, so
@@ -22,9 +26,36 @@ import torch
 from numpy.typing import NDArray
 
 from plumbline.mechanism.random_source import RandomSource
-from plumbline.mechanism.release import PoissonSampling
+from plumbline.mechanism.release import CyclicSampling, PoissonSampling
 
-__all__ = ["FixedSampler", "PoissonSampler", "UserSampler", "Users", "chunks", "group_by_user"]
+__all__ = [
+    "FixedSampler",
+    "Parts",
+    "PoissonSampler",
+    "UserSampler",
+    "Users",
+    "chunks",
+    "group_by_user",
+]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A part for each record, drawn by itself from its own number and nothing else.
+
+    A shuffle would not do: one record more would move others to another part.
+
+    Attributes:
+        count: how many parts there are, b.
+        source: what they are drawn from: the same in all sessions of a run.
+    """
+
+    count: int
+    source: RandomSource
+
+    def of(self, records: int) -> NDArray[np.uint64]:
+        """The part of each record, `[records]`; how even they are does not matter to privacy."""
+        return self.source.stream("parts").uint64(records) % np.uint64(self.count)
 
 
 class PoissonSampler:
@@ -35,12 +66,15 @@ class PoissonSampler:
         rate: the sampling rate, in (0, 1].
         source: the source of randomness. A secure source is never stored: a resumed run continues
             at the stored position under a new key.
+        parts: of which each step samples one, in turn; `rate` is then that within the part.
 
     Attributes:
         step: the position: the next step.
     """
 
-    def __init__(self, records: int, rate: float, source: RandomSource) -> None:
+    def __init__(
+        self, records: int, rate: float, source: RandomSource, parts: Parts | None = None
+    ) -> None:
         _check_count("records", records)
         if isinstance(rate, bool) or not 0 < rate <= 1:
             raise ValueError(
@@ -50,6 +84,8 @@ class PoissonSampler:
         self.records = records
         self.rate = float(rate)
         self.step = 0
+        self.parts = 1 if parts is None else parts.count
+        self._part = None if parts is None else parts.of(records)
         self._source = source
         self._threshold = int(Fraction(self.rate) * 2**64)  # exact, rounded down
         if self._threshold == 0:
@@ -59,8 +95,15 @@ class PoissonSampler:
         """Returns the records of `step`, sorted, `[|S|]` int64; possibly none."""
         if step < 0:
             raise ValueError(f"step is {step}; steps are counted from 0")
+        members = self._drawn(step)
+        if self._part is not None:
+            members = members[self._part[members] == step % self.parts]
+        return torch.from_numpy(members)
+
+    def _drawn(self, step: int) -> NDArray[np.int64]:
+        """The records that are drawn, of whatever part."""
         if self._threshold == 2**64:
-            return torch.arange(self.records)
+            return np.arange(self.records, dtype=np.int64)
         first, rest = divmod(self._threshold, 1 << 48)
         stream = self._source.stream("sampling", step)
         words = np.frombuffer(stream.bytes(2 * self.records), dtype="<u2")
@@ -69,19 +112,22 @@ class PoissonSampler:
         out = [i for i in undecided.tolist() if self._rest(step, i) >= rest]
         if out:
             members = np.setdiff1d(members, out, assume_unique=True)
-        return torch.from_numpy(members.astype(np.int64, copy=False))
+        return members.astype(np.int64, copy=False)
 
     def _rest(self, step: int, record: int) -> int:
         """The last 48 bits of a record's word."""
         return int.from_bytes(self._source.stream("sampling", step, record).bytes(6), "little")
 
-    def event(self) -> PoissonSampling:
-        """Returns the sampling that every step of this sampler implements."""
-        return PoissonSampling(rate=self.rate)
+    def event(self) -> PoissonSampling | CyclicSampling:
+        """Returns the sampling that the steps of this sampler implement."""
+        if self._part is None:
+            return PoissonSampling(rate=self.rate)
+        return CyclicSampling(rate=self.rate, parts=self.parts)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position, and what it is a position in; never a key."""
-        return {"kind": "poisson", "step": self.step, "records": self.records, "rate": self.rate}
+        state = {"kind": "poisson", "step": self.step, "records": self.records, "rate": self.rate}
+        return state if self._part is None else {**state, "parts": self.parts}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Moves to a stored position; refuses one of another sampler and names the difference."""
@@ -191,6 +237,7 @@ class UserSampler(PoissonSampler):
         user_ids: the user of each record, `[records]`; the number of users is treated as public.
         rate: the probability that a user takes part in a step.
         source: the source of randomness.
+        parts: of the users, as of `PoissonSampler`.
     """
 
     def __init__(
@@ -198,9 +245,10 @@ class UserSampler(PoissonSampler):
         user_ids: Sequence[Any] | NDArray[Any] | torch.Tensor,
         rate: float,
         source: RandomSource,
+        parts: Parts | None = None,
     ) -> None:
         self.users = group_by_user(user_ids)
-        super().__init__(self.users.count, rate, source)
+        super().__init__(self.users.count, rate, source, parts)
 
     def records_of(self, users: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the records `[R]` of a batch of users, and each one's user in the batch `[R]`."""

@@ -29,6 +29,16 @@ def test_a_refuted_claim_is_an_exit_code(call: Called) -> None:
     assert call.json["findings"][0]["bound"]["epsilon"] > 8
 
 
+def test_bands_are_audited(call: Called) -> None:
+    bands = ["audit", "bands", "3", "--repetitions", "5000", "--seed", "0"]
+    assert call(*bands) == 0
+    assert "3 bands: 9 steps, noise multiplier 2, rate 1 within a part, delta 1e-5" in call.out
+    assert "Consistent with the claim: over 9 steps epsilon is at least 3." in call.out
+    with half_the_noise():
+        assert call(*bands, "--json") == 1
+    assert call.json["refuted"]
+
+
 def test_settings_of_the_method_are_audited(call: Called) -> None:
     assert call(
         "audit", "step", "global-adapt", "--set", "count_noise=0.5", "--noise-multiplier", "0.5",

@@ -39,6 +39,12 @@ def test_the_noise_meets_the_epsilon(call: Called) -> None:
     assert set(noise) == guaranteed
     assert found["meaning"] == "at most 88.08% of the time"
     assert set(found["outlook"]) == {"parameters", "ratio", "category", "group"}
+    bands = found["bands"]["compared"]
+    assert [one["bands"] for one in bands] == [1, 4, 16]  # 64 parts would be sampled above 1
+    assert bands[0]["noise_multiplier"] == noise["dpsgd"]["pld"]
+    assert bands[0]["error"] == 1
+    least = min(bands, key=lambda one: one["error"])
+    assert found["bands"]["suggested"] == least["bands"]
     curve = found["curve"]
     assert len(curve) == 40
     assert curve[-1]["epoch"] == 2

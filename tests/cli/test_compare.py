@@ -113,3 +113,18 @@ def test_the_model_of_a_run_without_measurements_is_diagnosed(call: Called, tmp_
 
 def test_durations_are_short() -> None:
     assert [seconds(value) for value in (3.2, 120, 7200)] == ["3 s", "2 min", "2.0 h"]
+
+
+def test_a_part_of_a_job_array_ends_well_and_the_whole_puts_parts_together(
+    call: Called, tmp_path: Path
+) -> None:
+    recipe = small_recipe(tmp_path)
+    for part in ("1/2", "2/2"):
+        assert call("compare", recipe, "--workers", "1", "--shard", part) == 0
+        assert call.out == ""
+        assert f"Part {part} is made: 2 of 4 runs" in call.err
+    assert call("compare", recipe, "--workers", "1", "--no-page") == 0
+    assert "4 of 4 runs are done" in call.err.splitlines()[0]
+    assert "DPSGD" in call.out
+    assert call("compare", recipe, "--shard", "3/2") == 2
+    assert "from 1/16 to 16/16" in call.err

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import Called, people
+from tests.cli.calling import Called, call_once, copy_here, people
 
 TRAIN = ["train", "--data", "people.csv", "--target", "income", "--categories", "income=low,high"]
 TRAIN += ["--categories", "city=Oslo,Rome,Lima", "--categories", "sex=f,m", "--range", "age=18:80"]
@@ -17,11 +17,18 @@ TRAIN += ["--out", "run", "--epsilon", "8"]
 NEW = "age,city,sex,hours\n30,Oslo,f,40\n,Cairo,,12\nold,,m,99\n"
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    people(folder / "people.csv")
+    out = call_once(folder, *TRAIN)
+    assert "ship it:  plumbline export run/people/Global-Adapt" in out.replace("\n", " ")
+    return folder
+
+
 @pytest.fixture
-def run(call: Called, tmp_path: Path) -> Path:
-    people(tmp_path / "people.csv")
-    assert call(*TRAIN) == 0
-    assert "ship it:  plumbline export run/people/Global-Adapt" in call.out.replace("\n", " ")
+def run(call: Called, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copy_here(trained, monkeypatch)
     (folder,) = (tmp_path / "run" / "people").iterdir()
     return folder
 

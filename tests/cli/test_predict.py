@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from plumbline.record_random import Draws
-from tests.cli.calling import Called, people, small_recipe
+from tests.cli.calling import Called, call_once, copy_here, people, small_recipe
 
 TRAIN = [
     "train",
@@ -32,10 +32,17 @@ def written(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    people(folder / "people.csv")
+    call_once(folder, *TRAIN, "--drop", "hours")
+    return folder
+
+
 @pytest.fixture
-def run(call: Called, tmp_path: Path) -> Path:
-    people(tmp_path / "people.csv")
-    assert call(*TRAIN, "--drop", "hours") == 0
+def run(call: Called, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    copy_here(trained, monkeypatch)
     (folder,) = (tmp_path / "run" / "people").iterdir()
     return folder
 

@@ -31,6 +31,14 @@ def run_in(out: Path = Path("run")) -> Path:
     return folder
 
 
+def test_a_run_is_logged_where_asked(call: Called) -> None:
+    assert call(*SHORT, "--log", "csv", "--no-page") == 0
+    lines = (run_in() / "log.csv").read_text().splitlines()
+    assert any(line.startswith("12,covered/epsilon,") for line in lines)
+    assert any(line.startswith("12,not covered/held out/") for line in lines)
+    assert call(*SHORT, "--log", "paper") == 2
+
+
 def test_a_run_leaves_everything_in_its_folder(call: Called, tmp_path: Path) -> None:
     assert call(*SHORT, "--epsilon", "8", "--method", "global-adapt", "--set", "clip=0.5") == 0
     folder = run_in()

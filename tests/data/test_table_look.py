@@ -10,7 +10,7 @@ import pytest
 from plumbline.data import table
 from plumbline.data.csv_files import CsvForm
 from plumbline.data.files import DataError, TableError, data_folder
-from plumbline.data.table_look import Look, look_at
+from plumbline.data.table_look import TableLook, look_at
 from plumbline.data.table_schema import declared
 from plumbline.data.table_tally import KEPT
 from plumbline.data.tables import described
@@ -29,7 +29,7 @@ def column(tmp_path: Path, cells: list[str], **options: Any) -> Any:
     return look_at(written(tmp_path / "t.csv", cells, other), **options).columns[0]
 
 
-def kinds(look: Look) -> dict[str, str]:
+def kinds(look: TableLook) -> dict[str, str]:
     return {one.name: one.kind for one in look.columns}
 
 

@@ -175,6 +175,7 @@ def test_the_bounds_on_the_gap_hold_for_a_convex_loss() -> None:
         assert bounds.stable
         assert bounds.direction_simple <= bounds.direction
         assert bounds.direction <= risks[a].direction - risks[b].direction
+        assert bounds.direction_star <= risks[a].direction_star - risks[b].direction_star
         assert bounds.clipping <= risks[a].clip - risks[b].clip
     assert not risk_gap_bounds(
         *risks,

@@ -1,5 +1,6 @@
 """A finished run, made once, of which tests take copies to damage; and a small reproduction."""
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,10 @@ import pytest
 
 from plumbline.experiments import Reproduction, RunSpec, reproduce, run
 from plumbline.experiments import papers as papers_files
+from plumbline.experiments.papers import Size
 from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
 from tests.experiments.small import recipe
-from tests.experiments.small_paper import HEAD, PLAN
+from tests.experiments.small_paper import HEAD, PLAN, SPREAD
 
 
 @pytest.fixture(scope="session")
@@ -49,18 +51,33 @@ def judged(papers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
     """Judges measurements that are given against a published file that is given."""
 
     def judge(
-        published: str, paper: dict[str, float], tuned: dict[str, float] | None = None
+        published: str,
+        paper: dict[str, float],
+        tuned: dict[str, float] | None = None,
+        *,
+        size: Size = "paper",
+        plan: str = PLAN,
+        aim: str = "accuracy",
     ) -> Reproduction:
         def fake(job: Job) -> Measurements:
             columns = [
-                {key: Measured(value) for key, value in column.items()}
+                {key: over_seeds(value, key) for key, value in column.items()}
                 for column in (paper, tuned or {})
             ]
-            return Measurements(columns[0], columns[1], (f"seeds {job.settings['seeds']}",))
+            notes = (f"seeds {job.settings['seeds']}",)
+            return Measurements(columns[0], columns[1], notes, aim)
 
         monkeypatch.setitem(STUDIES, "fake", fake)
-        (papers / "small.toml").write_text(PLAN)
+        (papers / "small.toml").write_text(plan)
         (papers / "small.published.toml").write_text(HEAD + published)
-        return reproduce("small", "quick", tmp_path / "runs")
+        return reproduce("small", size, tmp_path / "runs")
 
     return judge
+
+
+def over_seeds(mean: float, key: str) -> Measured:
+    """Three seeds about a mean; one row's rise where another's fall."""
+    if math.isnan(mean):
+        return Measured(mean)
+    signs = 1 if key.startswith("new") else -1
+    return Measured.of([mean + signs * one for one in SPREAD])

@@ -32,3 +32,6 @@ above = [["new / accuracy", "base / accuracy", 5.0], [1.0, "new / loss", 0.0]]
 times = [["base / loss", "new / loss", 2.0]]
 """
 HOLDS = {"new / accuracy": 80.0, "base / accuracy": 70.0, "new / loss": 0.3, "base / loss": 0.8}
+SPREAD = (-0.02, 0.0, 0.02)
+"""How three seeds lie about a mean that is given; each row in its own order, so that paired
+differences spread too."""

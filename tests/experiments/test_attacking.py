@@ -40,7 +40,7 @@ def test_a_row_of_a_recipe_is_audited_by_one_run(monkeypatch: pytest.MonkeyPatch
     whole = load_data(spec()).train
     inside = found.membership.overall.members
     assert inside + found.membership.overall.others == 200
-    train = private._records.fetch(torch.arange(len(whole) - 200 + inside))
+    train = private.setup.records.fetch(torch.arange(len(whole) - 200 + inside))
     assert len(train[1]) == private.plan.records == len(whole) - 200 + inside
     order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(0))
     assert torch.equal(train[1][: len(whole) - 200], whole.y[order[200:]])

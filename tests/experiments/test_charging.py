@@ -178,7 +178,7 @@ def test_a_ledger_that_is_named_takes_the_place_of_both(table: Path, tmp_path: P
     named = tmp_path / "named"
     rows = [{"name": "nonprivate"}, {"name": "dpsgd", "settings": {"clip": 0.5}}]
     made = recipe(table, methods=rows, seeds=[0, 1])
-    compare(made, tmp_path / "out", workers=2, ledger=named)
+    compare(made, tmp_path / "out", workers=1, ledger=named)
     assert len(SharedLedger.read(named).runs()) == 4
     assert not list((tmp_path / "out").glob("*/ledger"))
     assert not ledger_of(table).exists()

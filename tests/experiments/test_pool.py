@@ -52,9 +52,10 @@ def test_processes_give_what_this_one_does_and_repeat_nothing(
 
 @pytest.mark.slow
 def test_a_failing_run_ends_the_others(tmp_path: Path) -> None:
-    one = recipe(data={"name": "adult", "options": {"no_such_option": 1}})
+    wrong = {"name": "sgd", "learning_rate": 0.1, "options": {"momentum": -1.0}}  # seen by torch
+    one = recipe(optimizer=wrong)
     failing = [RunSpec(one, one.methods[1], seed) for seed in range(2)]
-    with pytest.raises(TypeError, match="no_such_option"), Workers(2) as workers:
+    with pytest.raises(ValueError, match="momentum"), Workers(2) as workers:
         workers.run(failing, tmp_path)
     assert not multiprocessing.active_children()
 

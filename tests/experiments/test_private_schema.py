@@ -20,7 +20,7 @@ from plumbline.experiments import private_schema
 from plumbline.experiments.private_schema import (
     DELTA_SHARE,
     EPSILON_SHARE,
-    Found,
+    FoundSchema,
     SchemaQuestion,
     find_schema,
 )
@@ -47,7 +47,7 @@ def planned(folder: Path, lines: list[str], **options: Any) -> TablePlan:
     return plan_table(path, **{"target": "income", "sensitive": "sex", **options})
 
 
-def found(plan: TablePlan, spent: float = 8.0, **more: Any) -> Found:
+def found(plan: TablePlan, spent: float = 8.0, **more: Any) -> FoundSchema:
     question = SchemaQuestion.about(plan, epsilon=spent, delta=DELTA)
     assert question is not None
     return find_schema(plan, plan.counts(), question, **more)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.experiments import Recipe, RecipeError
+from plumbline.experiments import Recipe, RecipeError, RunSpec
 from plumbline.experiments.recipes import find, names
+from plumbline.noise import banded
 from tests.experiments.small import fields, recipe
 
 RECIPES = [find(name) for name in names() if not name.startswith("papers/")]
@@ -19,6 +20,21 @@ def test_the_recipes_in_the_repository_can_be_read(path: Path) -> None:
 def test_a_recipe_survives_being_written() -> None:
     one = recipe()
     assert Recipe.of(one.model_dump(mode="json")) == one
+
+
+def test_noise_is_a_rows_own_and_one_band_moves_no_folder() -> None:
+    row: dict[str, object] = {"name": "dpsgd", "noise": {"bands": 4}}
+    (made,) = recipe(methods=[row], baseline=None).methods
+    assert made.noise is not None
+    assert made.noise.build() == banded(4)
+    assert made.parts == 4
+    plain, correlated = (
+        RunSpec(one := recipe(methods=[given], baseline=None), one.methods[0], 0)
+        for given in ({"name": "dpsgd"}, row)
+    )
+    assert plain.method.parts == 1
+    assert "noise" not in plain.facts["method"]
+    assert plain.folder != correlated.folder
 
 
 def test_names_of_methods_may_have_hyphens_and_titles_are_labels() -> None:
@@ -52,6 +68,17 @@ def test_names_of_methods_may_have_hyphens_and_titles_are_labels() -> None:
         ({"optimizer": {"learning_rat": 1.0}}, "optimizer: .*'learning_rat'.*'learning_rate'"),
         ({"budget": {"epsilom": 3, "delta": 1e-5}}, "budget: .*'epsilom'. Did you mean 'epsilon'"),
         ({"name": "../up"}, "name: "),
+        ({"methods": [{"name": "dpsgd", "noise": {"bands": 0}}]}, "methods.0.noise.bands"),
+        ({"methods": [{"name": "dpsgd", "noise": {"bands": 4, "parts": 2}}]}, "at least bands, 4"),
+        ({"methods": [{"name": "adaptive", "noise": {"bands": 4}}]}, "changes along the run"),
+        ({"methods": [{"name": "nonprivate", "noise": {"bands": 4}}]}, "has no guarantee"),
+        (
+            {
+                "methods": [{"name": "dpsgd", "noise": {"bands": 4}}],
+                "budget": {"epsilon": 3, "delta": 1e-5, "epochs": 2, "sampling_rate": 0.3},
+            },
+            "ask for at most 3 bands",
+        ),
         ({"budget": {"delta": 1e-5, "steps": 3, "expected_batch_size": 8}}, "budget"),
     ],
 )

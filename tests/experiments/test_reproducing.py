@@ -1,5 +1,6 @@
 """Published numbers beside ours, from two files to the page."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,31 +9,79 @@ import pytest
 from plumbline.experiments.paper_verdicts import PaperVerdict
 from plumbline.experiments.papers import names
 from plumbline.experiments.recipe import RecipeError
-from plumbline.experiments.reproducing import reproduce
+from plumbline.experiments.reproducing import (
+    RESULT,
+    read_reproduction,
+    reproduce,
+    reproduce_all,
+)
+from plumbline.experiments.reproduction_text import section, summary
+from plumbline.experiments.run_result import commit
 from tests.experiments.small_paper import CLAIM, HOLDS, NEAR, NEAR_NEW, PLAN, ROWS
 
 
 def test_the_page_has_all_of_it(judged: Any, tmp_path: Path) -> None:
-    claim = '[[claims]]\nsays = "new is slow"\nabove = [["new / time", 2.0, 1.0]]\n'
+    claim = '[[claims]]\nsays = "new is slow"\nabove = [["new / time", 2.0, 1.5]]\n'
     found = judged(
         ROWS + CLAIM + claim,
         {**HOLDS, **NEAR, **NEAR_NEW, "new / time": 3.0, "new / readings": 5.0},
         {"new / loss": 0.35},
     )
-    text = str(found)
+    text = section(found)
     assert "readings" not in text  # no claim is about them; the runs have them
-    assert (tmp_path / "runs" / "small-quick" / "reproduction.md").read_text() == text
+    about = "A paper, Table 0. Size: paper. Network: -. Commit: "
+    command = "Command: `plumbline reproduce small --size paper`."
+    assert any(one.startswith(about) and one.endswith(command) for one in text.splitlines())
     for line in (
         "## A small table",
-        "A paper, Table 0. Size: quick. Command: `plumbline reproduce small --size quick`.",
-        "| new / loss | 0.4 | 0.4 | 0.35 |",
+        "| new / loss | 0.4 | 0.4 ± 0.012 | 0.35 ± 0.012 |",
         "| new | reproduced |",
-        "| new beats base | reproduced in direction only |",
-        "| new / time | 3 |  |",
+        "| new is slow | reproduced in direction only | new / time less 2.0 | holds in direction "
+        "| 1 (0.95 to 1.05) |  |",
+        "|  |  | base / loss against 2 times new / loss | holds in direction "
+        "| -0.05 (-0.199 to 0.099) |  |",
+        "| new / time | 3 ± 0.012 |  |",
         "- A note of the paper's.",
-        "- seeds [0]",
+        "- seeds [0, 1, 2]",
     ):
-        assert line in text.splitlines()
+        assert line in text.splitlines(), line
+    row = "| A paper, Table 0: new is slow | reproduced in direction only | 1 (0.95 to 1.05) |"
+    assert any(line.startswith(row) for line in summary([found]).splitlines())
+
+
+def test_what_is_kept_is_judged_alike(judged: Any, tmp_path: Path) -> None:
+    found = judged(ROWS + CLAIM, {**HOLDS, **NEAR, **NEAR_NEW}, {"new / loss": 0.35})
+    again = read_reproduction(tmp_path / "runs" / "small-paper" / RESULT)
+    assert section(again) == section(found)
+    assert again.commits == (commit(),)
+
+
+def test_later_parts_replace_earlier_ones(judged: Any, tmp_path: Path) -> None:
+    judged(ROWS, {**NEAR, **NEAR_NEW})
+    path = tmp_path / "runs" / "small-paper" / RESULT
+    stored = json.loads(path.read_text())
+    newer = {"base / loss": {"mean": 0.5, "standard_error": 0.1, "runs": 4}}
+    part = {"commits": ["abc"], "paper": newer, "tuned": {}, "aim": "loss", "notes": ["later"]}
+    path.write_text(json.dumps({**stored, "parts": [*stored["parts"], part]}))
+    found = read_reproduction(path)
+    assert found.measurements.paper["base / loss"].mean == 0.5
+    assert found.measurements.paper["new / loss"].mean == pytest.approx(0.4)
+    assert "abc" in found.commits
+    assert (found.measurements.aim, found.measurements.notes) == ("loss", ("later",))
+
+
+def test_all_that_fit_go_seed_by_seed(judged: Any, papers: Path, tmp_path: Path) -> None:
+    judged(ROWS, NEAR)
+    for name, priority in (("later", 9), ("first", 1)):
+        (papers / f"{name}.toml").write_text(f"priority = {priority}\n{PLAN}")
+        (papers / f"{name}.published.toml").write_text(
+            (papers / "small.published.toml").read_text()
+        )
+    made = [(one.name, one.measurements.notes) for one in reproduce_all("paper", 1.0, tmp_path)]
+    seeds = [(f"seeds {[0, 1, 2][:count]}",) for count in (1, 2, 3)]
+    assert made == [(name, one) for name in ("first", "small", "later") for one in seeds]
+    assert list(reproduce_all("paper", 0.0, tmp_path)) == []
+    assert list(reproduce_all("answer", 1.0, tmp_path)) == []
 
 
 def test_names_are_known_or_refused(judged: Any, papers: Path, tmp_path: Path) -> None:
@@ -42,6 +91,8 @@ def test_names_are_known_or_refused(judged: Any, papers: Path, tmp_path: Path) -
         reproduce("smal")
     with pytest.raises(RecipeError, match="size is 'large'"):
         reproduce("small", "large")  # type: ignore[arg-type]
+    with pytest.raises(RecipeError, match="small has no size 'answer'; it has quick, paper"):
+        reproduce("small", "answer")
     (papers / "small.toml").write_text(PLAN.replace("fake", "comparisons"))
     with pytest.raises(RecipeError, match="Did you mean 'comparison'"):
         reproduce("small", folder=tmp_path)
@@ -86,7 +137,7 @@ row = "DPSGD"
 values = { "accuracy / male" = 50.0, "privacy cost gap" = 1.0, "loss / female" = 1.0 }
 [[claims]]
 says = "there is a gradient"
-above = [["DPSGD / progress / gradient_norm_by_group / male", 0.0, 0.0]]
+above = [["DPSGD / progress / gradient_norm_by_group / male", -99.0, 0.0]]
 [[claims]]
 says = "there is noise"
 above = [["DPSGD / excessive_risk / female / noise", -1.0, 0.0]]
@@ -98,7 +149,7 @@ def test_a_small_table_end_to_end(papers: Path, tmp_path: Path) -> None:
     (papers / "small.published.toml").write_text(SMALL_PUBLISHED)
     found = reproduce("small", "paper", tmp_path / "runs", workers=1)
     assert found.rows == {"DPSGD": PaperVerdict.REPRODUCED}
-    assert [claim.verdict for claim in found.claims] == [PaperVerdict.REPRODUCED] * 2
+    assert [one.verdict for one in found.claims.values()] == [PaperVerdict.REPRODUCED] * 2
     paper, tuned = found.measurements.paper, found.measurements.tuned
     assert "nonprivate / accuracy / female" in paper
     assert not any(key.startswith("nonprivate") for key in tuned)
@@ -118,7 +169,7 @@ def test_a_small_table_end_to_end(papers: Path, tmp_path: Path) -> None:
     before = sorted((tmp_path / "runs").rglob("result.json"))
     times = [path.stat().st_mtime_ns for path in before]
     again = reproduce("small", "paper", tmp_path / "runs", workers=1)
-    assert str(again) == str(found)
+    assert section(again) == section(found)
     assert [path.stat().st_mtime_ns for path in before] == times
     quick = reproduce("small", "quick", tmp_path / "runs", workers=1)
     assert len(quick.values[0].ours.folders) == 1  # type: ignore[union-attr]

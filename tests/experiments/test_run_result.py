@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from plumbline.experiments import RunResult
+from plumbline.experiments import RunResult, run_result
 from plumbline.experiments.files import RESULT, FileError
-from plumbline.experiments.run_result import read_result, versions, write_model
+from plumbline.experiments.run_result import commit, read_result, versions, write_model
 from plumbline.fairness import Outcomes, Undefined, evaluate
 
 REPORT = evaluate(
@@ -67,4 +68,21 @@ def test_weights_are_read_without_pickle(tmp_path: Path) -> None:
 
 def test_versions_name_what_decides_the_numbers() -> None:
     assert versions()["torch"] == torch.__version__
-    assert set(versions()) == {"plumbline", "torch", "numpy", "python"}
+    assert set(versions()) - {"commit"} == {"plumbline", "torch", "numpy", "python"}
+
+
+def test_the_commit_is_named_in_a_checkout_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = commit()
+    assert here is None or re.fullmatch("[0-9a-f]{10}", here)
+    commit.cache_clear()
+    monkeypatch.setattr(run_result, "__file__", str(tmp_path / "lib" / "a" / "b" / "c.py"))
+    try:
+        assert commit() is None
+        assert "commit" not in versions()
+        (tmp_path / ".git").mkdir()  # not git's
+        commit.cache_clear()
+        assert commit() is None
+    finally:
+        commit.cache_clear()

@@ -51,7 +51,7 @@ def test_rows_beyond_the_checkpoint_are_dropped_and_the_clock_goes_on(
 
     def log(steps_done: int) -> Any:
         return running._Log(
-            Mock(steps_done=steps_done), Mock(), tmp_path, Mock(log_every=1), None, None
+            Mock(steps_done=steps_done), Mock(), tmp_path, Mock(log_every=1), None, []
         )
 
     def rows() -> list[Any]:

@@ -66,3 +66,11 @@ def test_what_cannot_be_used_is_said_in_one_line(given: dict[str, object], words
         recipe_of(data=tensors(), **given)  # type: ignore[arg-type]
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_bands_are_for_every_method_with_a_guarantee() -> None:
+    rows = recipe_of(data="adult", methods=["nonprivate", "dpsgd"], bands=4, trials=0).methods
+    assert [row.parts for row in rows] == [1, 4]
+    changed = recipe_of("demo-untuned", method="DPSGD", bands=2)
+    assert changed.methods[0].parts == 2
+    assert recipe_of(changed, bands=1).methods[0].noise is None

@@ -17,8 +17,8 @@ from torch import nn
 import plumbline as pl
 from plumbline.data import DataError
 from plumbline.experiments.exporting import NotExported, predict
-from plumbline.experiments.exporting.network import UnsafeCode
 from plumbline.experiments.files import FileError
+from plumbline.experiments.named_code import UnsafeCode
 from plumbline.instruments import Exported, Trained
 from tests.instruments.people import network, patients, tensors
 
@@ -122,7 +122,7 @@ def test_a_network_that_is_something_else_is_not_called(exported: Path, tmp_path
     options = {"command": f"mkdir {tmp_path / 'mark'}"}
     settings["network"] = {"reference": "os:system", "options": options}
     copy = forged(exported, tmp_path / "model", "model.json", json.dumps(settings).encode())
-    with pytest.raises(UnsafeCode, match="'os:system' is neither"):
+    with pytest.raises(UnsafeCode, match="'os:system' is not declared to be one"):
         pl.load(copy)
     assert not (tmp_path / "mark").exists()
 

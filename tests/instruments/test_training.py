@@ -1,6 +1,8 @@
 """``train`` and ``load`` on objects of one's own."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,6 +14,7 @@ from plumbline.experiments import objects
 from plumbline.experiments.data_identity import OtherData
 from plumbline.experiments.files import FileError
 from plumbline.experiments.recipe import RecipeError
+from plumbline.experiments.verification import CONFIRMED, CONTRADICTED, verify
 from plumbline.instruments import load, train
 from plumbline.mechanism.ledger import Ledger
 from plumbline.registry import UnknownPart
@@ -43,6 +46,29 @@ def test_tensors_and_a_function_that_builds_the_network(tmp_path: Path) -> None:
     again = load(found.folder)
     for name, value in found.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], value)
+
+
+def test_correlated_noise_is_charged_stated_and_verified(tmp_path: Path) -> None:
+    budget = pl.Budget(epsilon=8, delta=1e-4, steps=7, expected_batch_size=30)
+    given: dict[str, Any] = {"data": tensors(), "model": network, "budget": budget}
+    found = train(**given, bands=3, method="dpsgd", folder=tmp_path)
+    assert 7.9 < found.epsilon <= 8
+    assert "correlated over 3 steps" in " ".join(found.statement().split())
+    ((release, count),) = Ledger.read(found.folder / "ledger").entries()
+    assert count == 7
+    assert release["sampling"]["parts"] == 3
+    checks = {one.what: one for one in verify(found.folder, data=True).checks}
+    assert {one.outcome for one in checks.values()} == {CONFIRMED}
+    assert "in its part's turn, one of 3" in checks["charges"].words
+    # Charged as if it were independent noise, it would not be what the recipe asks for.
+    recipe = found.folder / "recipe.json"
+    fields = json.loads(recipe.read_text())
+    fields["method"]["noise"] = None
+    recipe.write_text(json.dumps(fields))
+    assert {one.what for one in verify(found.folder).of(CONTRADICTED)} >= {"charges", "settings"}
+    for method, problem in (("adaptive", "changes along the run"), ("nonprivate", "no guarantee")):
+        with pytest.raises(RecipeError, match=problem):
+            train(**given, bands=3, method=method, folder=tmp_path)
 
 
 def test_a_module_is_copied_and_not_trained(tmp_path: Path) -> None:

@@ -229,7 +229,6 @@ def test_the_advised_delta_is_rounded_down(n: int) -> None:
         ({"steps": 10}, "both epochs and steps"),
         ({"epochs": None}, "neither epochs nor steps"),
         ({"sampling_rate": 0.1}, "both expected_batch_size and sampling_rate"),
-        ({"expected_batch_size": None}, "neither expected_batch_size nor sampling_rate"),
         ({"expected_batch_size": 0}, "expected_batch_size is 0; it must be a whole number"),
         ({"expected_batch_size": 1.5}, "expected_batch_size is 1.5"),
         ({"expected_batch_size": True}, "expected_batch_size is True"),
@@ -255,6 +254,7 @@ def test_a_budget_that_makes_no_sense_is_refused(changes: dict[str, Any], messag
         (1000, {"delta": 1e-3}, r"delta is 0.001 and there are 1000 records.*Choose at most 1e-4"),
         (1000, {"delta": 0.01}, r"below 1/1000 = 0.001"),
         (0, {}, "number of records is 0"),
+        (1000, {"expected_batch_size": None}, "neither expected_batch_size nor sampling_rate"),
         (10_000, {"records": 50}, "more than the 50 records"),
     ],
 )

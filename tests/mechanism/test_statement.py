@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from plumbline.mechanism.calibration import Budget, Plan, gradient_only
-from plumbline.mechanism.release import FullBatch, GaussianQuery, PoissonSampling, StepRelease
+from plumbline.mechanism.release import (
+    CyclicSampling,
+    FullBatch,
+    GaussianQuery,
+    PoissonSampling,
+    StepRelease,
+)
 from plumbline.mechanism.statement import NOT_COVERED, Statement
 
 SOURCE = "Noise comes from the operating system's entropy."
@@ -159,6 +165,20 @@ def test_full_batches_and_missing_noise_are_described() -> None:
     assert "In each step every record takes part. Asked in each step: the gradient" in text
     assert "with no noise" in text
     assert "every record takes part" in prose(sampling=PoissonSampling(rate=1.0))
+
+
+def test_parts_and_correlated_noise_are_described() -> None:
+    text = prose(sampling=CyclicSampling(rate=0.25, parts=8), bands=8)
+    assert "one of 8 parts of the records has its turn" in text
+    assert "is drawn with probability 0.25, independently of all others" in text
+    assert "It can take part" not in text
+    assert "at most 125 of the steps, and that is what epsilon counts" in text
+    assert "correlated over 8 steps" in text
+    assert "after an interruption the correlation begins anew" in text
+    whole = prose(sampling=CyclicSampling(rate=1.0, parts=1000), bands=8, unit="user")
+    assert "every user of that part takes part. Each user drew its part by itself" in whole
+    assert "at most 1 of the steps" in whole
+    assert "correlated" not in prose()
 
 
 def test_lines_are_wrapped_and_words_plain() -> None:

@@ -2,6 +2,7 @@
 
 from tests.mutants import (
     accounting,
+    correlated,
     crashes,
     exporting,
     isolation,
@@ -19,6 +20,7 @@ SUBJECTS: dict[str, tuple[Mutant, ...]] = {
     "Records kept apart": isolation.MUTANTS,
     "What a table reveals before training": tables.MUTANTS,
     "Noise": noise.MUTANTS,
+    "Noise correlated between steps": correlated.MUTANTS,
     "What epsilon is": accounting.MUTANTS,
     "What is charged, and stated": spending.MUTANTS,
     "What all runs on a table cost together": sharing.MUTANTS,

@@ -6,6 +6,14 @@ _CONTRACT = "methods/test_contract.py::test_every_clipping"
 
 MUTANTS = (
     Mutant(
+        "sums under autocast",
+        "norms and sums of gradients are rounded to 8 bits, and their bounds assume 24",
+        "gradients/opaque.py",
+        'if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):',
+        "if False:",
+        ("gradients/test_opaque.py",),
+    ),
+    Mutant(
         "rate twice the accounted one",
         "records take part twice as often as epsilon says",
         "sampling.py",

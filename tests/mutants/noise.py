@@ -7,8 +7,8 @@ MUTANTS = (
         "half the noise",
         "answers carry half of the noise that was charged",
         "training/answering.py",
-        "return add_noise(value, std, noise)",
-        "return add_noise(value, std / 2, noise)",
+        "noisy = add_noise(exact, std, noise)",
+        "noisy = add_noise(exact, std / 2, noise)",
         ("training/test_answering.py",),
     ),
     Mutant(
@@ -162,8 +162,8 @@ MUTANTS = (
         "noise of the first process only",
         "the others send their part of the sum as it is, and all together add one share of noise",
         "training/answering.py",
-        "share = noisy_share(value, std, drawn(noise, numel), ranks.count)",
-        "share = noisy_share(value, std, drawn(noise, numel) * (ranks.rank == 0), ranks.count)",
+        "share = noisy_share(exact, std, drawn(noise, numel), ranks.count)",
+        "share = noisy_share(exact, std, drawn(noise, numel) * (ranks.rank == 0), ranks.count)",
         ("training/test_distributed.py::test_the_released_sum_has_the_right_variance",),
     ),
     Mutant(

@@ -86,7 +86,7 @@ MUTANTS = (
         "torn line not charged",
         "a charge that was half written is taken as none",
         "mechanism/ledger_format.py",
-        "return [[of, self.declarations[of].most] for of in self.current.values()]",
+        "return [[of, one.most + one.parts - 1] for of, one in known.items()]",
         "return []",
         (
             "mechanism/test_ledger.py::test_cut_at_any_byte_it_never_counts_too_little",
@@ -198,9 +198,9 @@ MUTANTS = (
     Mutant(
         "seeded run stated as secure",
         "a run whose noise can be recomputed claims that nobody can",
-        "training/private.py",
-        "seeded=self.seeded,\n            isolation",
-        "seeded=False,\n            isolation",
+        "training/stating.py",
+        "seeded=private.seeded,\n        isolation",
+        "seeded=False,\n        isolation",
         ("training/test_private.py::TestTheStatement::test_says_that_a_seed_was_used",),
     ),
     Mutant(
@@ -223,7 +223,7 @@ MUTANTS = (
         "verification of any charges",
         "charges with less noise than the recipe asks for are confirmed",
         "experiments/verification/charges.py",
-        "if release == plan.release:",
+        "if release == planned:",
         "if True:",
         (
             "experiments/verification/test_verifying.py::test_other_settings_than_those_of_the_run",
@@ -237,5 +237,37 @@ MUTANTS = (
         "np.clip(kept, 0.0, self.most)",
         "np.maximum(kept, 0.0)",
         ("experiments/test_private_score.py",),
+    ),
+    Mutant(
+        "fit that is not charged",
+        "a search with scikit-learn spends what its ledger does not know of",
+        "integrations/sklearn_training.py",
+        "                ledger=ledger,\n",
+        "",
+        ("integrations/test_sklearn.py::test_a_search_says_what_it_costs",),
+    ),
+    Mutant(
+        "classes read in silence",
+        "which classes there are is read from the targets, and the statement says they were stated",
+        "integrations/sklearn.py",
+        "read = self.classes is None",
+        "read = False",
+        ("integrations/test_sklearn.py::test_classes_that_were_read_are_said_to_be",),
+    ),
+    Mutant(
+        "features scaled by what was seen",
+        "one record with a great value changes what the model sees of all others",
+        "integrations/sklearn_training.py",
+        "return (np.clip(values, low, high) - low) / (high - low) * 2 - 1",
+        "return (values - values.min(0)) / (values.max(0) - values.min(0)) * 2 - 1",
+        ("integrations/test_sklearn.py::test_features_are_clipped_to_what_was_declared",),
+    ),
+    Mutant(
+        "exact loss marked as covered",
+        "a log says of a number that was computed from records that epsilon covers it",
+        "training/loggers.py",
+        "(NOT_COVERED, not_covered)",
+        "(COVERED, not_covered)",
+        ("training/test_loggers.py::test_everything_is_marked",),
     ),
 )

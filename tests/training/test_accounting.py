@@ -12,7 +12,7 @@ from plumbline.mechanism.accountant import epsilon
 from plumbline.mechanism.ledger import BudgetExceeded, LedgerError, NoiseReuse
 from plumbline.mechanism.random_source import RandomSource
 from plumbline.sampling import FixedSampler, PoissonSampler, UserSampler
-from plumbline.training import BatchRefused, BudgetSpent
+from plumbline.training import BatchRefused, BudgetSpent, RunFinished
 from plumbline.training.answering import Answers
 from plumbline.training.setup import Setup
 from tests.training import small
@@ -55,7 +55,7 @@ def test_a_sampler_of_another_event_is_refused(
 ) -> None:
     run = Run()
     run.train(run.make(), 3).save(path)
-    monkeypatch.setattr(Setup, "sampler", lambda _, rate, source: sampler(rate, source))
+    monkeypatch.setattr(Setup, "sampler", lambda _, rate, source, parts: sampler(rate, source))
     with pytest.raises(ValueError, match=named):
         Run().make()
     with pytest.raises(ValueError, match=named):
@@ -344,7 +344,8 @@ def test_no_step_is_made_beyond_the_budget(path: Path, with_ledger: bool) -> Non
         last = batch
     before = weights(run.model)
     assert len(private) == 0
-    assert list(private) == []
+    with pytest.warns(RunFinished):
+        assert list(private) == []
     with pytest.raises(BudgetSpent, match="12 steps are charged of the 12"):
         private.step(last)
     assert torch.equal(weights(run.model), before)

@@ -17,8 +17,8 @@ from torch import nn
 
 import plumbline as pl
 from plumbline.training import Callback, StepInfo, StopFitting
-from plumbline.training.private import BadRecords
 from plumbline.training.progress import amounts, duration, per_second
+from plumbline.training.step_losses import BadRecords
 from tests.training.small import budget, data, network, private, run, weights
 
 

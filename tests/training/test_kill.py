@@ -22,6 +22,7 @@ import torch
 
 from plumbline import Ledger
 from plumbline.gradients.kernels import KERNELS
+from plumbline.noise import banded
 from plumbline.training import journal
 from tests.mechanism.forked import in_child
 from tests.training.runs import BUDGET, RECORDS, STEPS, Run, charged, weights
@@ -31,6 +32,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "seeded": {"seed": 3},
     "secure": {},
     "charged ahead": {"reserve": 50},
+    "correlated": {"reserve": 50, "noise": banded(bands=3)},
 }
 KINDS = ("dropout", "adam and schedulers")
 FAILED = 255
@@ -233,15 +235,23 @@ def leaving_out(lost: set[int], kind: str) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("point", range(20))
+def points(count: int, fast: int) -> list[Any]:
+    """Lives that are drawn at random; those after the first are more of the same."""
+    return [
+        pytest.param(point, marks=[pytest.mark.slow] if point >= fast else [])
+        for point in range(count)
+    ]
+
+
+@pytest.mark.parametrize("point", points(20, fast=8))
 def test_a_killed_run_ends_with_the_same_bits(
     point: int, tmp_path: Path, ends: dict[str, End]
 ) -> None:
     check(point, "repeatable", tmp_path, ends)
 
 
-@pytest.mark.parametrize("name", ["secure", "seeded", "charged ahead"])
-@pytest.mark.parametrize("point", range(10))
+@pytest.mark.parametrize("name", ["secure", "seeded", "charged ahead", "correlated"])
+@pytest.mark.parametrize("point", points(10, fast=4))
 def test_a_killed_run_loses_a_step_a_kill_and_never_counts_less_than_it_released(
     name: str, point: int, tmp_path: Path, ends: dict[str, End]
 ) -> None:

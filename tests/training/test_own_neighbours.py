@@ -212,7 +212,7 @@ def test_the_audit_sees_records_that_mix_when_they_are_fetched(
 ) -> None:
     users = torch.arange(RECORDS) // 2
     run = private(Classifier(), user_ids=users)
-    run._records = Fetching(mixed)
+    run._fetching._records = Fetching(mixed)
     assert not run.audit_neighbours(steps=2).holds
 
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 import plumbline as pl
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.training import BatchRefused, BudgetSpent
-from plumbline.training.private import BadRecords
+from plumbline.training.looping import RunFinished
+from plumbline.training.step_losses import BadRecords
 from tests.training.small import (
     LOSS,
     RECORDS,
@@ -251,7 +252,8 @@ class TestTheStep:
         assert len(mine) == 4
         run(mine)
         assert len(mine) == 0
-        assert list(mine) == []
+        with pytest.warns(RunFinished, match="All 4 steps"):
+            assert list(mine) == []
         assert mine.epsilon() == pytest.approx(mine.plan.epsilon)
         with pytest.raises(BudgetSpent, match="4 steps are charged of the 4"):
             mine.step(None)  # type: ignore[arg-type]
@@ -363,7 +365,7 @@ class TestChunks:
         whole, broken = network(), network()
         run(private(whole))
         mine = private(broken, max_physical_batch=most)
-        for turn in range(8):
+        for turn in range(7):
             for batch in mine:
                 if turn % 2:  # a batch that is left without a step
                     next(batch.chunks(), None)

@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 import plumbline as pl
+from plumbline.gradients import KERNELS
 from plumbline.gradients.programs import Programs
+from plumbline.gradients.recording import Program
 
 STEPS = 24
+Between = Callable[[Any, int], object]
 
 
 class Scaled(nn.Module):
-    """Counts nothing of its own; ``scale`` may be set between steps."""
+    """Code of its own; ``scale`` may be set between steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,34 +32,57 @@ class Scaled(nn.Module):
         return self.inside(x) * self.scale
 
 
-def run(method: Any, between: Callable[[Scaled, int], None] | None = None, **more: Any) -> Tensor:
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 6), nn.LeakyReLU(), nn.Dropout(0.5).eval(), nn.Linear(6, 2))
+
+
+def images() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 3, 2), nn.GroupNorm(1, 3), nn.ReLU(), nn.Flatten(),
+        nn.Linear(12, 2),
+    )  # fmt: skip
+
+
+def run(
+    method: Any,
+    between: Between | None = None,
+    make: Callable[[], nn.Module] = plain,
+    *,
+    on_trust: bool = False,
+    loss: Any = None,
+    expected: int = 20,
+    **more: Any,
+) -> Tensor:
     torch.manual_seed(0)
     x, y = torch.randn(200, 5), torch.randint(2, (200,))
-    model = Scaled()
+    model = make()
     private = pl.make_private(
         model,
         torch.optim.SGD(model.parameters(), lr=0.3),
         (x, y),
-        loss=nn.CrossEntropyLoss(reduction="none"),
+        loss=loss or nn.CrossEntropyLoss(reduction="none"),
         method=method,
-        budget=pl.Budget(noise_multiplier=1.0, delta=1e-5, steps=STEPS, expected_batch_size=20),
+        budget=pl.Budget(
+            noise_multiplier=1.0, delta=1e-5, steps=STEPS, expected_batch_size=expected
+        ),
         seed=1,
         **more,
     )
-    private.record_captures()
-    assert "Captures were recorded" in private.statement()
+    if on_trust:
+        private.record_captures()
+        assert "Captures were recorded" in private.statement()
+    assert "made-up records" not in private.statement()
     for step, batch in enumerate(private):
         if between is not None:
             between(model, step)
         private.step(batch)
+    if between is None:
+        used = private.programs is not None and private.programs.used
+        assert ("made-up records" in private.statement()) == (used and not on_trust)
     return nn.utils.parameters_to_vector(model.parameters()).detach()
 
 
-def without_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Programs, "run", lambda self, compute, *given: compute())
-
-
-METHODS = {
+METHODS: dict[str, Callable[[], Any]] = {
     "dpsgd": lambda: pl.methods.dpsgd(clip=1.0),
     "bam": lambda: pl.methods.bam(clip=1.0, radius=0.05),
     "dp_sat": lambda: pl.methods.dp_sat(clip=1.0, radius=0.05),
@@ -64,11 +91,16 @@ METHODS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs choose the same kernels."""
+    monkeypatch.setattr(KERNELS, "measure", False)
+    monkeypatch.setattr(KERNELS, "_chosen", {})
+
+
 @pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Collects one entry for each capture that a program made."""
-    from plumbline.gradients.recording import Program
-
     found: list[int] = []
     run_it = Program.__call__
 
@@ -80,34 +112,124 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.fixture
+def as_without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Compares a run with the same one without programs."""
+
+    def compare(*args: Any, **more: Any) -> None:
+        weights = run(*args, **more)
+        with monkeypatch.context() as patched:
+            patched.setattr(Programs, "run", lambda self, own, *given: own())
+            assert torch.equal(weights, run(*args, **more))
+
+    return compare
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_has_the_weights_of_one_without_programs(
-    name: str, replayed: list[int], monkeypatch: pytest.MonkeyPatch
+    name: str, replayed: list[int], as_without: Callable[..., None]
 ) -> None:
-    weights = run(METHODS[name]())
+    as_without(METHODS[name]())
+    assert len(replayed) >= STEPS - 2
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_so_has_one_on_trust(
+    name: str, replayed: list[int], as_without: Callable[..., None]
+) -> None:
+    as_without(METHODS[name](), make=Scaled, on_trust=True)
     assert len(replayed) >= STEPS // 2
-    without_programs(monkeypatch)
-    assert torch.equal(weights, run(METHODS[name]()))
 
 
-@pytest.mark.parametrize("chunk", [7, None])
-def test_in_chunks(chunk: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = run(METHODS["dpsgd"](), max_physical_batch=chunk)
-    without_programs(monkeypatch)
-    assert torch.equal(weights, run(METHODS["dpsgd"](), max_physical_batch=chunk))
-
-
-def test_a_setting_of_the_model_that_changes_between_steps_counts_at_once(
-    replayed: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def schedule(model: Scaled, step: int) -> None:
-        if step == 12:
-            model.scale = 0.5
-
-    weights = run(METHODS["dpsgd"](), schedule)
+def test_convolutions(replayed: list[int], as_without: Callable[..., None]) -> None:
+    as_without(METHODS["bam"](), make=images)
     assert replayed
-    without_programs(monkeypatch)
-    assert torch.equal(weights, run(METHODS["dpsgd"](), schedule))
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_in_chunks(chunk: int, replayed: list[int], as_without: Callable[..., None]) -> None:
+    as_without(METHODS["dpsgd"](), max_physical_batch=chunk, expected=6)
+    assert len(replayed) > STEPS
+
+
+def test_batches_that_are_often_empty_or_of_one_record(
+    replayed: list[int], as_without: Callable[..., None]
+) -> None:
+    as_without(METHODS["dpsgd"](), expected=1)
+    assert set(replayed) >= {2}  # a record alone is run twice
+
+
+def test_several_views_of_a_record(replayed: list[int], as_without: Callable[..., None]) -> None:
+    method = pl.methods.self_augmented(clip=1.0, views=3, augment=lambda x, random: 0.9 * x)
+    as_without(method)
+    assert replayed
+
+
+def test_users(replayed: list[int], as_without: Callable[..., None]) -> None:
+    as_without(METHODS["bam"](), user_ids=torch.arange(200) // 2, expected=10)
+    assert replayed
+
+
+def test_a_model_with_code_of_its_own_is_run(replayed: list[int]) -> None:
+    run(METHODS["dpsgd"](), make=Scaled)
+    assert not replayed
+
+
+def at_twelve(change: Callable[[Any], object]) -> Between:
+    return lambda model, step: change(model) if step == 12 else None
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "a setting": lambda model: setattr(model[1], "negative_slope", 0.9),
+    "a mode": lambda model: model[2].train(),
+    "a hook": lambda model: model[0].register_forward_hook(lambda *given: given[2] * 3),
+    "a forward": lambda model: setattr(model[1], "forward", lambda x: x * x),
+    "a module": lambda model: model.__setitem__(1, nn.Tanh()),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_change_between_steps_counts_at_once(
+    name: str, replayed: list[int], as_without: Callable[..., None]
+) -> None:
+    as_without(METHODS["dpsgd"](), at_twelve(CHANGES[name]))
+    assert replayed
+
+
+def test_a_hook_on_all_modules_counts_at_once(
+    replayed: list[int], as_without: Callable[..., None]
+) -> None:
+    handles: list[Any] = []
+
+    def triple(model: nn.Module, step: int) -> None:
+        if step == 12:
+            hook = torch_module.register_module_forward_hook
+            handles.append(hook(lambda module, given, output: output * 3))
+        if step == STEPS - 1:
+            handles.pop().remove()
+
+    as_without(METHODS["dpsgd"](), triple)
+    assert replayed
+
+
+def test_a_loss_that_changes_counts_at_once(
+    replayed: list[int], as_without: Callable[..., None]
+) -> None:
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0]), reduction="none")
+
+    def smooth(model: nn.Module, step: int) -> None:
+        loss.label_smoothing = 0.0 if step < 8 else 0.2
+        assert loss.weight is not None
+        loss.weight[0] = 1.0 if step < 16 else 3.0
+
+    as_without(METHODS["dpsgd"](), smooth, loss=loss)
+    assert replayed
+
+
+def test_so_does_a_setting_on_trust(replayed: list[int], as_without: Callable[..., None]) -> None:
+    schedule = at_twelve(lambda model: setattr(model, "scale", 0.5))
+    as_without(METHODS["dpsgd"](), schedule, Scaled, on_trust=True)
+    assert replayed
 
 
 class Skips(Scaled):
@@ -118,11 +240,9 @@ class Skips(Scaled):
 
 
 def test_a_model_that_draws_from_a_global_generator_is_always_run(
-    replayed: list[int], monkeypatch: pytest.MonkeyPatch
+    as_without: Callable[..., None],
 ) -> None:
-    monkeypatch.setitem(globals(), "Scaled", Skips)
-    run(METHODS["dpsgd"]())
-    assert not replayed
+    as_without(METHODS["dpsgd"](), make=Skips, on_trust=True)
 
 
 TEMPERATURE = 1.0
@@ -133,13 +253,15 @@ class Global(Scaled):
         return self.inside(x) / TEMPERATURE
 
 
-def test_so_does_a_global_variable(replayed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    def schedule(model: Scaled, step: int) -> None:
+def test_so_does_a_global_variable(replayed: list[int], as_without: Callable[..., None]) -> None:
+    def schedule(model: nn.Module, step: int) -> None:
         global TEMPERATURE
         TEMPERATURE = 1.0 if step < 12 else 3.0
 
-    monkeypatch.setitem(globals(), "Scaled", Global)
-    weights = run(METHODS["dpsgd"](), schedule)
+    as_without(METHODS["dpsgd"](), schedule, Global, on_trust=True)
     assert replayed
-    without_programs(monkeypatch)
-    assert torch.equal(weights, run(METHODS["dpsgd"](), schedule))
+
+
+def test_records_one_after_the_other_are_not_recorded() -> None:
+    with pytest.raises(ValueError, match="isolation"):
+        run(METHODS["dpsgd"](), make=Scaled, on_trust=True, isolation="loop")

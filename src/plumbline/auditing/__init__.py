@@ -8,6 +8,7 @@ near an attack comes.
 """
 
 from plumbline.auditing.admission import NotAdmitted, admit
+from plumbline.auditing.bands import BandsAudit, audit_bands
 from plumbline.auditing.canary import Canary
 from plumbline.auditing.contract import Contract, Movement, check_contract
 from plumbline.auditing.membership import MEASURES, Attack, Interval, Membership, membership
@@ -21,6 +22,7 @@ __all__ = [
     "Attack",
     "AuditError",
     "AuditFinding",
+    "BandsAudit",
     "Canary",
     "Contract",
     "Interval",
@@ -30,6 +32,7 @@ __all__ = [
     "RunAudit",
     "StepAudit",
     "admit",
+    "audit_bands",
     "audit_run",
     "audit_step",
     "audited",

@@ -90,6 +90,58 @@ def step(
 
 @audit.command(
     epilog=examples(
+        "plumbline audit bands 4",
+        "plumbline audit bands 16 --rate 0.5 --repetitions 100000",
+    )
+)
+def bands(
+    count: Annotated[
+        int, typer.Argument(help="Over how many steps noise is correlated.", min=2, metavar="BANDS")
+    ],
+    noise_multiplier: Annotated[float, typer.Option(help="Of the gradient.")] = 2.0,
+    rate: Annotated[
+        float, typer.Option(help="The probability with which a record is drawn in its turn.")
+    ] = 1.0,
+    cycles: Annotated[int, typer.Option(help="How many turns a record has.", min=1)] = 3,
+    delta: Annotated[float, typer.Option(help="The delta at which epsilon is bounded.")] = 1e-5,
+    repetitions: Annotated[
+        int, typer.Option(help="Runs with the canary, and as many without it.", min=100)
+    ] = 20_000,
+    confidence: Confidence = 1 - 1e-6,
+    seed: Annotated[
+        int | None, typer.Option(help="Makes the audit repeatable.", show_default="secure noise")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Audits noise correlated between steps, with a canary that takes part several times."""
+    from plumbline.auditing import audit_bands
+    from plumbline.noise import banded
+
+    found = audit_bands(
+        banded(count),
+        cycles=cycles,
+        noise_multiplier=noise_multiplier,
+        rate=rate,
+        delta=delta,
+        repetitions=repetitions,
+        confidence=confidence,
+        seed=seed,
+    )
+    if json_:
+        show_json({**dataclasses.asdict(found), "refuted": found.refuted})
+    else:
+        show(
+            f"{count} bands: {found.steps} steps, noise multiplier {noise_multiplier:g}, rate "
+            f"{found.rate:g} within a part, delta {tiny(delta)}, confidence 1 - "
+            f"{tiny(1 - confidence)}"
+        )
+        show(found.verdict())
+    if found.refuted:
+        raise typer.Exit(REFUTED)
+
+
+@audit.command(
+    epilog=examples(
         "plumbline audit run demo-untuned --method DPSGD --canaries 1000",
         "plumbline audit run my.toml --canaries 5000 --guesses 500 --json",
     )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from plumbline.mechanism.accountant import Accountant
     from plumbline.mechanism.calibration import Budget, Plan
     from plumbline.methods import Method
+    from plumbline.noise import Choice
 
 _ACCOUNTANTS: tuple[Accountant, ...] = ("pld", "rdp")
 _POINTS = 48  # columns of the chart
@@ -38,6 +39,9 @@ def budget(
     columns: Annotated[
         int, typer.Option(help="How many columns a table would have, to look ahead.", min=1)
     ] = 10,
+    momentum: Annotated[
+        float, typer.Option(help="The optimizer's, for bands of noise.", min=0.0, max=0.999)
+    ] = 0.9,
     json_: Json = False,
 ) -> None:
     """Prints the noise that each method needs for a budget, and what a table can hope for.
@@ -48,6 +52,7 @@ def budget(
     from plumbline.instruments.describing import default_delta
     from plumbline.mechanism.calibration import Budget
     from plumbline.mechanism.statement import how_often_right
+    from plumbline.noise import best, compare
 
     if records < 1:
         raise WrongUse(f"--records is {records}; it must be at least 1.")
@@ -55,12 +60,14 @@ def budget(
     spec = Budget(epsilon=epsilon, delta=stated, epochs=epochs, expected_batch_size=batch)
     found, plan = _noise_of_methods(spec, records)
     ahead = outlook(plan, records, columns)
+    bands = compare(spec, records, momentum=momentum)
     curve = _curve(plan, epochs)
     if json_:
         facts = {"records": records, "batch": batch, "epochs": epochs}
         facts |= {"epsilon": epsilon, "delta": stated, "steps": plan.steps}
         points = [{"epoch": epoch, "epsilon": spent} for epoch, spent in curve]
         more = {"meaning": how_often_right(epsilon, stated), "outlook": vars(ahead)}
+        more["bands"] = {"compared": [vars(one) for one in bands], "suggested": best(bands).bands}
         show_json({"budget": facts, "methods": found, "curve": points, **more})
         return
     show(
@@ -88,11 +95,34 @@ def budget(
         "the noise on the gradient's sum, over its bound. (10) after a question is its own. RDP "
         "bounds epsilon less tightly, so it asks for more."
     )
+    _show_bands(bands, momentum)
     console.print(f"\nepsilon over epochs ({BASELINE}, PLD)", highlight=False)
     blocks = console.encoding.lower().startswith("utf")
     spent = [value for _, value in curve]
     for line in chart(spent, last=epochs, unit="epochs", blocks=blocks):
         console.print(line, highlight=False, markup=False)
+
+
+def _show_bands(choices: list[Choice], momentum: float) -> None:
+    """What correlating the noise of steps would give."""
+    from plumbline.noise import best
+
+    console.print()
+    shown = table("bands", "noise (PLD)", "error of the weights")
+    for one in choices:
+        shown.add_row(str(one.bands), f"{one.noise_multiplier:.4f}", f"{one.error:.3f}")
+    console.print(shown)
+    found = best(choices)
+    show(
+        f"bands: over how many steps noise is correlated ({BASELINE}, momentum {momentum:g}, a "
+        "constant learning rate); those that do not fit are left out. The error is that of the "
+        "weights' noise, relative to independent noise. "
+        + (
+            f"Suggested: --bands {found.bands}."
+            if found.bands > 1
+            else "Independent noise (one band) is best here."
+        )
+    )
 
 
 def _alike(rows: list[dict[str, Any]]) -> dict[tuple[str, float, float], list[str]]:

@@ -20,7 +20,7 @@ from plumbline.cli.app import (
     show_json,
     table,
 )
-from plumbline.cli.interrupts import stopping
+from plumbline.cli.interrupts import ending_with_its_part, stopping
 from plumbline.cli.options import (
     Ledger,
     Limit,
@@ -28,6 +28,7 @@ from plumbline.cli.options import (
     Out,
     Recipe,
     Seed,
+    Shard,
     Workers,
     described,
 )
@@ -53,6 +54,7 @@ _GROUPS = 3  # the most that get a column each
         "plumbline compare --data my.csv --target income --methods dpsgd,bam,my.rules:Soft",
         "plumbline compare runs/my/Global-Adapt-*   (on the data of that run)",
         "plumbline compare my.toml --out experiments --workers 4",
+        "plumbline compare my.toml --shard 3/16   (a job of an array; then once without --shard)",
         "plumbline compare demo --json --no-page > table.json",
     )
 )
@@ -95,6 +97,7 @@ def compare(
     limit: Limit = None,
     out: Out = Path("runs"),
     workers: Workers = None,
+    shard: Shard = None,
     page: Annotated[bool, typer.Option("--page/--no-page", help="Write the HTML page.")] = True,
     json_: Json = False,
 ) -> None:
@@ -126,9 +129,10 @@ def compare(
         return
     if private_selection:
         check_selectable(made)
-    made = settle(made, out / made.name, description, ledger=ledger, limit=limit)
+    made = settle(made, out / made.name, description, ledger=ledger, limit=limit, ask=shard is None)
     secret = "selecting among candidates (their number is a secret)"
     with (
+        ending_with_its_part(),
         watching() as watch,
         stopping(watch, out / made.name, secret=private_selection),
         aside.status(secret) if private_selection else nullcontext(),
@@ -138,6 +142,7 @@ def compare(
             folder=out,
             ledger=ledger,
             workers=workers,
+            shard=shard,
             private_selection=private_selection,
             on_progress=watch,
         )

@@ -19,7 +19,7 @@ from plumbline.cli.table_options import (
 )
 
 if TYPE_CHECKING:
-    from plumbline.data import Look
+    from plumbline.data import TableLook
 
 data_app = typer.Typer(help="The data sets: which there are, how to get them, and your own.")
 app.add_typer(data_app, name="data", no_args_is_help=True)
@@ -149,7 +149,7 @@ def data_look(
     console.print(seen.command, highlight=False, soft_wrap=True, markup=False)
 
 
-def _found_privately(seen: Look) -> str:
+def _found_privately(seen: TableLook) -> str:
     """How many rows a value must have to be found by the command that is proposed."""
     from plumbline.data import DataError, Schema
     from plumbline.data.table_schema import DATE

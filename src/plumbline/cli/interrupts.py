@@ -1,4 +1,4 @@
-"""Ctrl-C: what ends a command, and what it says."""
+"""What ends a command before its result, Ctrl-C or one part of a job array, and what it says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from plumbline.cli.app import Stopped, same_command
+import typer
+
+from plumbline.cli.app import Stopped, same_command, say
 
 if TYPE_CHECKING:
     from plumbline.cli.progress import Watch
@@ -42,6 +44,18 @@ def stopping(watch: Watch, folder: Path, *, secret: bool = False) -> Iterator[No
         ) from None
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def ending_with_its_part() -> Iterator[None]:
+    """A part of a job array that is made ends the command well, with what comes next."""
+    from plumbline.experiments.sharding import PartMade
+
+    try:
+        yield
+    except PartMade as made:
+        say(str(made))
+        raise typer.Exit from None
 
 
 @contextmanager

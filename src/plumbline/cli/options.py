@@ -53,6 +53,14 @@ Limit = Annotated[
 Workers = Annotated[
     int | None, typer.Option(help="Runs at a time.", show_default="one for each core", min=1)
 ]
+Shard = Annotated[
+    str | None,
+    typer.Option(
+        help="Make one part of the runs, for a job array: 3/16 is the third of sixteen. Without it "
+        "the same command puts the parts together.",
+        metavar="K/N",
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option(
@@ -81,6 +89,12 @@ _SHARED = (
         "1/(10 n), down to a power of ten; 1e-6 if n is private",
     ),
     _privacy("accountant", Literal["pld", "rdp"], "Who computes epsilon.", "pld"),
+    _privacy(
+        "bands",
+        int,
+        "Over how many steps noise is correlated: `plumbline budget` compares them.",
+        "1, independent noise",
+    ),
     _training(
         "method",
         str,

@@ -26,6 +26,7 @@ def settle(
     ledger: Path | None = None,
     limit: float | None = None,
     to_release: bool = False,
+    ask: bool = True,
 ) -> Recipe:
     """The recipe with the schema of its table; says what was chosen, found, filled and left out.
 
@@ -40,7 +41,7 @@ def settle(
     from plumbline.training.distributed import Ranks
 
     apply_limit(recipe, ledger, limit, to_release=to_release)
-    found = settled(recipe, root, seed=seed, ledger=ledger)
+    found = settled(recipe, root, seed=seed, ledger=ledger, ask=ask)
     own = recipe.seeds[0] if seed is None else seed
     for row in found.recipe.methods:  # an error is one line, before anything else is said
         check_fits(RunSpec(found.recipe, row, own))

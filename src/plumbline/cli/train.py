@@ -33,9 +33,15 @@ def train(
     limit: Limit = None,
     seed: Seed = None,
     out: Out = Path("runs"),
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Log to TensorBoard, in the folder.")
-    ] = False,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Log besides: csv and tensorboard in the folder, mlflow as it is set up; may be "
+            "repeated.",
+            metavar="csv|tensorboard|mlflow",
+            show_default="nowhere",
+        ),
+    ] = None,
     accept_loss: Annotated[
         bool,
         typer.Option(
@@ -74,7 +80,7 @@ def train(
                     seed=seed,
                     folder=out,
                     ledger=ledger,
-                    tensorboard=tensorboard,
+                    log=log or (),
                     accept_loss=accept_loss,
                     on_progress=on_progress,
                 )
@@ -97,4 +103,13 @@ def announce(spec: Any, folder: Path) -> None:
         return
     if (folder / CHECKPOINT).is_file():
         note(f"Going on with the run in {folder}.")
-    note(crash_cost(kept=True, repeatable=spec.random_seed is not None, ahead=RESERVE))
+    bands = 1 if spec.method.noise is None else spec.method.noise.bands
+    if bands > 1:
+        kept = 2 * (bands - 1)
+        note(
+            f"Noise is correlated over {bands} steps: {kept} vectors of the size "
+            f"of all parameters are kept in memory, {8 * kept} bytes for each parameter, and gone "
+            "through in each step."
+        )
+    repeatable = spec.random_seed is not None and bands == 1
+    note(crash_cost(kept=True, repeatable=repeatable, ahead=RESERVE))

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from plumbline.cli.app import Json, app, console, examples, show, show_json, table
-from plumbline.cli.interrupts import stopping
-from plumbline.cli.options import Ledger, Metric, Out, Recipe, Workers, described
+from plumbline.cli.interrupts import ending_with_its_part, stopping
+from plumbline.cli.options import Ledger, Metric, Out, Recipe, Shard, Workers, described
 from plumbline.cli.progress import watching
 from plumbline.cli.run_summary import settle
 
@@ -33,6 +33,7 @@ def tune(
     ledger: Ledger = None,
     out: Out = Path("runs"),
     workers: Workers = None,
+    shard: Shard = None,
     json_: Json = False,
 ) -> None:
     """Searches settings, equally for every method, and writes a recipe with the tuned rows.
@@ -47,10 +48,10 @@ def tune(
     if metric is not None:
         description["objective"] = metric
     made = instruments.recipe_of(recipe, **description)
-    made = settle(made, out / made.name, description, ledger=ledger)
-    with watching() as watch, stopping(watch, out / made.name):
+    made = settle(made, out / made.name, description, ledger=ledger, ask=shard is None)
+    with ending_with_its_part(), watching() as watch, stopping(watch, out / made.name):
         found = instruments.tune(
-            made, folder=out, ledger=ledger, workers=workers, on_progress=watch
+            made, folder=out, ledger=ledger, workers=workers, shard=shard, on_progress=watch
         )
     path = out / made.name / "tuned.toml"
     if json_:

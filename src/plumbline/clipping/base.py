@@ -78,6 +78,11 @@ class Clipping(Stateful, ABC):
     def sensitivity(self) -> float:
         """How far one record, added or removed, can move the sum. Public."""
 
+    @property
+    def constant(self) -> bool:
+        """Whether ``sensitivity`` stays the same along a run, as correlated noise needs."""
+        return not self.state
+
     @abstractmethod
     def factors(self, norms: Tensor, groups: Tensor | None = None) -> Tensor:
         """The factor of each record, ``[B]``, from its norm, ``[B]``, finite and not negative."""

@@ -81,6 +81,7 @@ class GlobalAdapt(Clipping):
     search: ClassVar = {"initial": LogBetween(1, 100), "rate": LogBetween(0.03, 0.5)}
     state = ("bound",)
     keeps = "the bound Z"
+    constant = True  # Z changes and the clip bound does not
 
     def __post_init__(self) -> None:
         _check(self.clip, self.initial)

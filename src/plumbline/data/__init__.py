@@ -14,7 +14,7 @@ from plumbline.data.image_folder import image_folder as from_images
 from plumbline.data.loading import load
 from plumbline.data.own import as_splits
 from plumbline.data.table_encoding import TableEncoding, read_encoding
-from plumbline.data.table_look import Look, look_at
+from plumbline.data.table_look import TableLook, look_at
 from plumbline.data.table_schema import Schema, read_schema
 from plumbline.data.tables import table
 from plumbline.data.text import Vocabulary, corpus
@@ -24,12 +24,12 @@ __all__ = [
     "DATASETS",
     "Constant",
     "DataError",
-    "Look",
     "Schema",
     "Split",
     "Splits",
     "TableEncoding",
     "TableError",
+    "TableLook",
     "Vocabulary",
     "as_splits",
     "corpus",

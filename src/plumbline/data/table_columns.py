@@ -44,7 +44,7 @@ class Encodes:
 
 
 @dataclass(frozen=True)
-class Measured(Encodes, ABC):
+class RangedColumn(Encodes, ABC):
     """A column of numbers or dates, within a range.
 
     Attributes:
@@ -76,7 +76,7 @@ class Measured(Encodes, ABC):
 
 
 @dataclass(frozen=True)
-class Numeric(Measured):
+class Numeric(RangedColumn):
     """A column of numbers, which becomes one feature."""
 
     kind: Literal["number"] = "number"
@@ -97,7 +97,7 @@ class Numeric(Measured):
 
 
 @dataclass(frozen=True)
-class Dated(Measured):
+class Dated(RangedColumn):
     """A column of dates, which becomes five features: the day, and where in year and week it lies.
 
     Its range and fill are in days since 1970-01-01.

@@ -29,12 +29,12 @@ from plumbline.data.table_files import (
     open_table,
 )
 from plumbline.data.table_schema import NUMBER, Schema
-from plumbline.data.table_tally import MANY_CLASSES, Seen, Tally, as_groups, as_target
+from plumbline.data.table_tally import MANY_CLASSES, ColumnTally, Tally, as_groups, as_target
 from plumbline.registry import unknown
 
 
 @dataclass(frozen=True)
-class Look:
+class TableLook:
     """A table as it was seen.
 
     Attributes:
@@ -49,7 +49,7 @@ class Look:
 
     path: Path | None
     rows: int
-    columns: tuple[Seen, ...]
+    columns: tuple[ColumnTally, ...]
     problems: tuple[str, ...]
     options: Mapping[str, str]
     target: str | None
@@ -122,7 +122,7 @@ def look_at(
     schema: Schema | None = None,
     drop: Sequence[str] = (),
     missing_values: Sequence[str] = ("",),
-) -> Look:
+) -> TableLook:
     """Looks at all columns of a table but those that are dropped.
 
     Args:
@@ -189,7 +189,7 @@ def look_at(
         options.setdefault(f"--{option}", value)
     classes = tallies[target].values if target is not None else None
     few = classes is not None and len(classes) <= MANY_CLASSES
-    return Look(
+    return TableLook(
         path, rows, tuple(columns), tuple(problems), options, target, tuple(sensitive),
         dict((classes or Counter()).most_common()) if few else {},
     )  # fmt: skip

@@ -15,7 +15,7 @@ from plumbline.data.files import TableError
 from plumbline.data.table_cells import places_of
 from plumbline.data.table_columns import Categorical, encoder_of
 from plumbline.data.table_encoding import FLAG, TableEncoding
-from plumbline.data.table_rows import Rows
+from plumbline.data.table_rows import TableRows
 from plumbline.data.table_schema import CATEGORY, DATE, HASH, NUMBER, TEXT
 from plumbline.data.table_target import numbers_of_target
 
@@ -65,7 +65,7 @@ class Encoder:
             target_range=schema[plan.target].range,
         )
 
-    def records(self, rows: Rows, *, test: bool = False) -> Split:
+    def records(self, rows: TableRows, *, test: bool = False) -> Split:
         """The rows as numbers: x ``[n, features]``, y ``[n]`` and the groups ``[n]``."""
         x = torch.empty(len(rows), len(self.encoding.features))
         y, group = torch.zeros(2, len(x), dtype=torch.int64)

@@ -23,7 +23,7 @@ from plumbline.record_random import Draws
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """Some rows of a table, in the order of the file.
 
     Attributes:
@@ -52,10 +52,10 @@ class Rows:
             if len(chunk):
                 yield chunk
 
-    def split(self, test_fraction: float, seed: int) -> tuple[Rows, Rows]:
+    def split(self, test_fraction: float, seed: int) -> tuple[TableRows, TableRows]:
         """The training and the test rows: each row has a coin of its own."""
         held = is_held_out(self.places, test_fraction, seed)
-        return Rows(self.table, self.places[~held]), Rows(self.table, self.places[held])
+        return TableRows(self.table, self.places[~held]), TableRows(self.table, self.places[held])
 
 
 def is_held_out(places: Tensor, test_fraction: float, seed: int) -> Tensor:
@@ -133,7 +133,7 @@ def usable(
     readers: Mapping[str, Reader],
     gaps: set[str],
     classes: tuple[str, set[str]] | None = None,
-) -> tuple[Rows, LeftOut]:
+) -> tuple[TableRows, LeftOut]:
     """The rows in which no needed cell is missing, and which are not used.
 
     Args:
@@ -162,7 +162,7 @@ def usable(
         kept.append(torch.from_numpy(chunk.rows[0] + np.flatnonzero(whole)))
         lost.append(torch.from_numpy(chunk.rows[0] + np.flatnonzero(~whole)))
     left = LeftOut(torch.cat(lost), total, dict(columns), other, first)
-    return Rows(table, torch.cat(kept)), left
+    return TableRows(table, torch.cat(kept)), left
 
 
 def require_complete(left: LeftOut, needed: Sequence[str]) -> None:

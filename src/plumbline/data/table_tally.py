@@ -39,7 +39,7 @@ _ID = re.compile(r"(?:^|[_\W])(?:id|ids|uuid|guid|nr|no|number|key|index|ssn|mrn
 
 
 @dataclass(frozen=True)
-class Seen:
+class ColumnTally:
     """A column as it was seen.
 
     Attributes:
@@ -124,12 +124,14 @@ class Tally:
         if there.any():
             self._ends = float(numbers[there].min()), float(numbers[there].max())
 
-    def seen(self) -> Seen:
+    def seen(self) -> ColumnTally:
         """What the column was taken for."""
         if not self._full:
             self._note_numbers(self._kept)
             self._numeric = self._odd < _MOSTLY * self.present
-        found = Seen(self.name, "empty", self.missing, None if self._full else len(self._kept))
+        found = ColumnTally(
+            self.name, "empty", self.missing, None if self._full else len(self._kept)
+        )
         if self._known.kind is not None:
             return self._declared(replace(found, column=self._known, kind=self._known.kind))
         if not self.present:
@@ -138,7 +140,7 @@ class Tally:
             return _dropped(replace(found, kind="constant"), "it has one value only")
         return self._taken(found)
 
-    def _declared(self, found: Seen) -> Seen:
+    def _declared(self, found: ColumnTally) -> ColumnTally:
         if self._known.kind in (NUMBER, DATE) and self._odd:
             what = "dates in the order that is declared" if found.kind == DATE else "numbers"
             share = 100 * self._odd / self.present
@@ -148,7 +150,7 @@ class Tally:
                 return replace(found, wrong=wrong, advice=advice)
         return found
 
-    def _taken(self, found: Seen) -> Seen:
+    def _taken(self, found: ColumnTally) -> ColumnTally:
         name, kept = self.name, self._kept
         if (words := {cell.casefold() for cell in kept}) and words in _YES_NO:
             values = sorted(kept)
@@ -202,7 +204,7 @@ class Tally:
             and times[~np.isnan(days_of(cells, order))].sum() >= _ALL_BUT * times.sum()
         ]
 
-    def _dated(self, found: Seen, orders: list[Order]) -> Seen:
+    def _dated(self, found: ColumnTally, orders: list[Order]) -> ColumnTally:
         order = orders[0]
         said = self.name if order == "ymd" else f"{self.name}={order}"
         advice = f"Say so: --date {said}."
@@ -217,7 +219,7 @@ class Tally:
             column=Column(DATE, order=order),
         )
 
-    def _number(self, found: Seen) -> Seen:
+    def _number(self, found: ColumnTally) -> ColumnTally:
         low, high = self._ends
         kept = self._kept
         whole = all(cell.lstrip("+-").isdecimal() for cell in kept)
@@ -228,7 +230,7 @@ class Tally:
         found = replace(found, kind="number", column=Column(NUMBER))
         return self._with_markers(found)
 
-    def _coded(self, found: Seen) -> Seen:
+    def _coded(self, found: ColumnTally) -> ColumnTally:
         name = self.name
         advice = f"Hash them: --hash {name}={BINS}; or leave the column out: --drop {name}."
         if len({cell[:3] for cell in self._kept}) <= MANY_CATEGORIES:
@@ -244,7 +246,7 @@ class Tally:
             column=Column(HASH, bins=BINS),
         )
 
-    def _with_markers(self, found: Seen) -> Seen:
+    def _with_markers(self, found: ColumnTally) -> ColumnTally:
         """Notes cells that seem to say that a value is missing, and words among numbers."""
         marks = [cell for cell in self._kept if cell.casefold() in _MARKERS]
         number = found.kind == "number"
@@ -271,7 +273,7 @@ class Tally:
         return sum(n for cell, n in self._kept.items() if holds(cell)) / self._kept.total()
 
 
-def _dropped(found: Seen, wrong: str) -> Seen:
+def _dropped(found: ColumnTally, wrong: str) -> ColumnTally:
     column = found.column if found.column.kind is not None else Column(CATEGORY)
     advice = f"Leave it out: --drop {found.name}."
     if not found.name:
@@ -281,7 +283,7 @@ def _dropped(found: Seen, wrong: str) -> Seen:
     )
 
 
-def as_target(found: Seen) -> Seen:
+def as_target(found: ColumnTally) -> ColumnTally:
     """The same for the column that is predicted."""
     known = tuple((option, value) for option, value in found.options if option == _GAP)
     plain = replace(found, wrong="", advice="", options=known, column=Column(CATEGORY))
@@ -314,7 +316,7 @@ def as_target(found: Seen) -> Seen:
     return plain
 
 
-def as_groups(found: Seen, values: Counter[str] | None) -> Seen:
+def as_groups(found: ColumnTally, values: Counter[str] | None) -> ColumnTally:
     """The same for a column of groups."""
     plain = replace(found, wrong="", advice="", column=Column(CATEGORY))
     plain = replace(plain, options=found.options if found.kind == "yes or no" else ())

@@ -22,9 +22,16 @@ from plumbline.data.files import DataError, TableError
 from plumbline.data.table_counts import ColumnCounts, Counts, count, reader_of
 from plumbline.data.table_encoding import MISSING, Missing
 from plumbline.data.table_files import NO_HEADER, Table, TableSource, open_table
-from plumbline.data.table_look import Look, look_at
+from plumbline.data.table_look import TableLook, look_at
 from plumbline.data.table_records import Encoder, with_others
-from plumbline.data.table_rows import LeftOut, Rows, RowUse, is_held_out, require_complete, usable
+from plumbline.data.table_rows import (
+    LeftOut,
+    RowUse,
+    TableRows,
+    is_held_out,
+    require_complete,
+    usable,
+)
 from plumbline.data.table_schema import (
     CATEGORY,
     DATE,
@@ -245,7 +252,7 @@ class TablePlan:
         """How many of the table's rows are trained on, on average."""
         return 1.0 if self.test is not None else 1 - self.test_fraction
 
-    def usable(self, source: Table) -> tuple[Rows, LeftOut]:
+    def usable(self, source: Table) -> tuple[TableRows, LeftOut]:
         """The rows of a table that are used, and the others.
 
         Raises:
@@ -267,7 +274,7 @@ class TablePlan:
             require_complete(left, (self.target, *self.sensitive))
         return rows, left
 
-    def parts(self) -> tuple[Rows, Rows, RowUse]:
+    def parts(self) -> tuple[TableRows, TableRows, RowUse]:
         """The training and the test rows, and how many there are."""
         rows, left = self.usable(self.source)
         if self.test is None:
@@ -281,7 +288,7 @@ class TablePlan:
         use = RowUse(left.total, len(left.places), left.columns, left.other, {}, held)
         return train, test, use
 
-    def require_rows(self, train: Rows, test: Rows) -> None:
+    def require_rows(self, train: TableRows, test: TableRows) -> None:
         """Refuses a table that leaves none to train on, or none to evaluate on."""
         if not (len(train) and len(test)):
             raise TableError(
@@ -321,7 +328,7 @@ class TablePlan:
                     )
             return found
 
-    def look(self) -> Look:
+    def look(self) -> TableLook:
         """All columns, with what stands in the way of each."""
         return look_at(
             self.source.path or self.source,

@@ -36,7 +36,7 @@ from plumbline.diagnostics.landscape import (
     landscape,
 )
 from plumbline.diagnostics.look import DIAGNOSTICS, Diagnostic, Look, diagnostic
-from plumbline.diagnostics.norms import Norms, norms
+from plumbline.diagnostics.norms import NormDistribution, norms
 from plumbline.diagnostics.probe import Probe, Reading, chosen
 from plumbline.diagnostics.sampling_noise import (
     SamplingNoise,
@@ -79,7 +79,7 @@ __all__ = [
     "Landscape",
     "Look",
     "NoisyStep",
-    "Norms",
+    "NormDistribution",
     "Number",
     "Operator",
     "Probe",

@@ -39,6 +39,7 @@ class ExcessiveRisk:
         direction_star: R_dir* (Eq. 16).
         gradient_norm: ``|g_Da|``.
         angle_loss: ``E[|gbar_B| (cos theta_B - cos thetabar_B)]``, of Prop. 3.
+        angle_loss_star: ``E[|g_B| (cos theta_B - cos thetabar_B)]``, of Prop. 3*.
     """
 
     nonprivate: Number
@@ -50,6 +51,7 @@ class ExcessiveRisk:
     direction_star: Number
     gradient_norm: Number
     angle_loss: Number
+    angle_loss_star: Number
 
 
 def excessive_risk(
@@ -68,7 +70,7 @@ def excessive_risk(
         trace: Of the group's Hessian, for R_noise.
     """
     if (nothing := _nothing(group, batches)) is not None:
-        return ExcessiveRisk(*[nothing] * 9)
+        return ExcessiveRisk(*[nothing] * 10)
     own = group.gradient.double()
     steps = [_Step(group, own, batch, learning_rate) for batch in batches]
     lost = any(step.scale is None for step in steps)
@@ -88,6 +90,7 @@ def excessive_risk(
         direction_star=split(lambda step: step.clipped(1 / step.scaled) - step.plain()),
         gradient_norm=float(own.norm()),
         angle_loss=split(lambda step: step.angle_loss),
+        angle_loss_star=split(lambda step: step.angle_loss / step.scaled),
     )
 
 
@@ -98,6 +101,8 @@ class RiskGapBounds:
     Attributes:
         direction: Prop. 3's bound on ``R_dir(a) - R_dir(b)`` for convex losses (Eq. 11).
         direction_simple: The same with ``eta <= 1 / lambda`` (Eq. 12); looser.
+        direction_star: Prop. 3*'s bound on ``R_dir*(a) - R_dir*(b)``, with the eigenvalues. (Eq. 18
+            prints ``E[|g_B|]`` in its last term, where the proof by analogy gives ``E[|g_B|^2]``.)
         clipping: The bound on ``R_clip(a) - R_clip(b)`` of Tran et al. (proof of their Theorem 3):
             ``eta |a| (|a| (p_a - p_a^2 / 2) - 5 C / 2 - |b| (1 + p_b + p_b^2 / 2))``.
         stable: Whether the learning rate is at most one over the largest eigenvalue of any group,
@@ -106,6 +111,7 @@ class RiskGapBounds:
 
     direction: Number
     direction_simple: Number
+    direction_star: Number
     clipping: Number
     stable: bool
 
@@ -119,7 +125,7 @@ def risk_gap_bounds(
     eigenvalues: tuple[float, float],
     shares: tuple[float, float],
 ) -> RiskGapBounds:
-    """Prop. 3's lower bounds for groups a and b, and that of Tran et al.
+    """The lower bounds of Props. 3 and 3* for groups a and b, and that of Tran et al.
 
     Args:
         first: Group a's terms.
@@ -130,21 +136,24 @@ def risk_gap_bounds(
         shares: Each group's share of the training records, p_a and p_b.
     """
     stable = learning_rate * max(eigenvalues) <= 1
-    sizes = [(one.gradient_norm, one.angle_loss) for one in (first, second)]
-    for pair in sizes:
-        for value in pair:
-            if isinstance(value, Undefined):
-                return RiskGapBounds(value, value, value, stable)
-    (a, turned_a), (b, turned_b) = [(_known(size), _known(turn)) for size, turn in sizes]
-    clipped = _mean([float(_flat(batch.clipped_mean).double().square().sum()) for batch in batches])
-    turned = learning_rate * (a * turned_a - b * turned_b)
-    curved = learning_rate**2 / 2 * sum(eigenvalues) * clipped
+    terms = [(one.gradient_norm, one.angle_loss, one.angle_loss_star) for one in (first, second)]
+    for value in (value for own in terms for value in own):
+        if isinstance(value, Undefined):
+            return RiskGapBounds(value, value, value, value, stable)
+    (a, *turns_a), (b, *turns_b) = [[_known(value) for value in own] for own in terms]
+    turned, turned_star = (
+        learning_rate * (a * of_a - b * of_b) for of_a, of_b in zip(turns_a, turns_b, strict=True)
+    )
+    clipped = _mean([_square(batch.clipped_mean) for batch in batches])
+    plain = _mean([_square(batch.plain.mean) for batch in batches])
+    bent = learning_rate**2 / 2 * sum(eigenvalues)
     clip = batches[0].clipping.sensitivity
     p_a, p_b = shares
     tran = a * (a * (p_a - p_a**2 / 2) - 2.5 * clip - b * (1 + p_b + p_b**2 / 2))
     return RiskGapBounds(
-        direction=turned - curved,
+        direction=turned - bent * clipped,
         direction_simple=turned - learning_rate * clipped,
+        direction_star=turned_star - bent * plain,
         clipping=finite_or(learning_rate * tran, "the run does not clip"),
         stable=stable,
     )
@@ -210,6 +219,10 @@ def _nothing(group: Hessian, batches: Sequence[Sample]) -> Undefined | None:
 
 def _flat(vector: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([value.reshape(-1) for value in vector.values()])
+
+
+def _square(vector: Mapping[str, Tensor]) -> float:
+    return float(_flat(vector).double().square().sum())
 
 
 def _mean(values: Sequence[float]) -> float:

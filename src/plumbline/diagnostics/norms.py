@@ -17,7 +17,7 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
-class Norms:
+class NormDistribution:
     """The distribution of the gradient norms, before clipping.
 
     Attributes:
@@ -43,12 +43,12 @@ class Norms:
     not_finite: int
 
 
-def norms(sample: Sample) -> Norms:
+def norms(sample: Sample) -> NormDistribution:
     """The distribution of the norms; a group is one of the values that occur."""
     lost = sample.records - sample.used
     if (nothing := sample.nothing) is not None:
         unknown: dict[float, Number] = dict.fromkeys(QUANTILES, nothing)
-        return Norms(unknown, nothing, nothing, nothing, nothing, nothing, {}, {}, lost)
+        return NormDistribution(unknown, nothing, nothing, nothing, nothing, nothing, {}, {}, lost)
     values = sample.norms[sample.finite].double().cpu()
     found = torch.quantile(values, torch.tensor(QUANTILES, dtype=torch.float64)).tolist()
     quantiles: dict[float, Number] = dict(zip(QUANTILES, found, strict=True))
@@ -60,7 +60,7 @@ def norms(sample: Sample) -> Norms:
         empty = Undefined(f"group {group} has no finite gradient")
         medians[group] = float(own.quantile(0.5)) if len(own) else empty
         shares[group] = _share(clipped, members) if len(own) else empty
-    return Norms(
+    return NormDistribution(
         quantiles=quantiles,
         mean=float(values.mean()),
         largest=float(values.max()),

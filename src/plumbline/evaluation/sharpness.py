@@ -30,7 +30,7 @@ _TINY = 1e-16
 @evaluation
 @dataclass
 class DpSam(Evaluation):
-    """At ``theta + radius g / |g|``, g a first noisy gradient of the same batch (Alg. 1).
+    """At ``theta + radius g / |g|``, g a first noisy gradient of the same batch (Eq. 8, 9).
 
     Two questions about one batch: the noise must be 1.414 times that of one, for equal epsilon.
     """
@@ -67,7 +67,7 @@ class DpSam(Evaluation):
 @evaluation
 @dataclass
 class DpSat(Evaluation):
-    """At ``theta + radius g / |g|``, g the previous step's released mean gradient (Alg. 2).
+    """At ``theta + radius g / |g|``, g the previous step's released mean gradient (Alg. 1).
 
     Attributes:
         radius: How far uphill, rho.

@@ -119,7 +119,7 @@ def require_releasable(ledger: Ledger, run: str, plan: Plan) -> None:
     """
     for one in shared_by(ledger):
         before = one.about(run).get(BEFORE, ())
-        one.require_releasable(*before, planned=[(plan.release.to_dict(), plan.steps)])
+        one.require_releasable(*before, planned=[(plan.release.of_run(run).to_dict(), plan.steps)])
 
 
 class Account(NamedTuple):

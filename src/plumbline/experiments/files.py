@@ -16,6 +16,7 @@ from plumbline import durable
 
 RECIPE, VERSIONS = "recipe.json", "versions.json"
 METRICS, CHECKPOINT, MODEL = "metrics.jsonl", "checkpoint.pt", "model.pt"
+LOG = "log.csv"  # of a run that was asked for it
 STATEMENT, RESULT, LEDGER = "statement.txt", "result.json", "ledger"
 ENCODING = "encoding.json"  # of a run on a table: how its rows become numbers
 EXPORTED = "model.json"  # of an export: what it is

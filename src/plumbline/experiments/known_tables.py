@@ -37,7 +37,7 @@ _NEARLY_ALL = 0.95
 _COLUMNS = 0.5  # the share of the columns that two tables must have in common to be compared
 
 
-class _Place(NamedTuple):
+class _FilePlace(NamedTuple):
     """Where a file was, and the form of a csv file."""
 
     path: str = ""
@@ -62,7 +62,7 @@ class KnownTable:
     sketch: Sketch
     wholes: list[str]
     files: dict[str, str]
-    places: list[_Place]
+    places: list[_FilePlace]
 
 
 class KnownTables:
@@ -103,7 +103,11 @@ class KnownTables:
         """
         table = open_table(source, form)
         title = table.title if table.path is None else table.path.name
-        place = _Place() if table.path is None else _Place(str(table.path.resolve()), form.options)
+        place = (
+            _FilePlace()
+            if table.path is None
+            else _FilePlace(str(table.path.resolve()), form.options)
+        )
         own = tuple(sorted(named_columns(table)))
         sets = [own, *({one.sketch.columns for one in self._known} - {own})]
         sets = [names for names in sets if set(names) <= set(own)]
@@ -143,7 +147,7 @@ class KnownTables:
                     return theirs, ours
         return None
 
-    def _add(self, title: str, sketch: Sketch, content: str, place: _Place) -> KnownTable:
+    def _add(self, title: str, sketch: Sketch, content: str, place: _FilePlace) -> KnownTable:
         name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:40] or "table"
         folder = self._folder / f"{name}-{secrets.token_hex(4)}"
         folder.mkdir(mode=0o700)
@@ -152,7 +156,7 @@ class KnownTables:
         self._known.append(new)
         return new
 
-    def _keep(self, one: KnownTable, content: str, words: str, place: _Place) -> None:
+    def _keep(self, one: KnownTable, content: str, words: str, place: _FilePlace) -> None:
         one.files[content] = words
         if place.path and place not in one.places:
             one.places.append(place)
@@ -174,7 +178,7 @@ class KnownTables:
                 self.foreign += 1
                 return
             sketch = Sketch.of_json(fields["sketch"])
-            places = [_Place(*place) for place in fields["places"]]
+            places = [_FilePlace(*place) for place in fields["places"]]
             files = {str(name): str(words) for name, words in fields["files"].items()}
             wholes = list(map(str, fields["wholes"]))
             known = KnownTable(path.parent, str(fields["title"]), sketch, wholes, files, places)

@@ -1,16 +1,24 @@
 """Verdicts: a paper's values, rows and claims, judged by our measurements.
 
-A value or claim is judged at the paper's settings, and claims also where every method was tuned
-alike: what holds only while the methods are tuned unequally is "explained by tuning".
+Values are judged at the paper's size only; claims also at a smaller one, if the recipe says why it
+can answer. A claim is reproduced or contradicted only if its intervals show it (`claim_intervals`).
+Where every method was tuned alike, and the tuned interval excludes half of the published
+difference, that difference is explained by tuning.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 
-from plumbline.experiments.papers import MINUS, Inequality, PaperClaim, Published, PublishedFile
+from plumbline.experiments.claim_intervals import (
+    MOST_SEEDS,
+    ClaimPart,
+    DifferenceInterval,
+    PartVerdict,
+)
+from plumbline.experiments.papers import PaperClaim, Published, PublishedFile
 from plumbline.experiments.studies import Measured, Measurements
 
 
@@ -20,16 +28,65 @@ class PaperVerdict(StrEnum):
     REPRODUCED = "reproduced"
     DIRECTION = "reproduced in direction only"
     NOT = "not reproduced"
+    CONTRADICTED = "contradicted"
+    UNDECIDED = "undecided"
     TUNING = "explained by tuning"
+    UNDEFINED = "undefined"
+    NOT_JUDGED = "not judged at this size"
     MISSING = "not measured"
 
 
+@dataclass(frozen=True)
+class PartOutcome:
+    """What came of one inequality of a claim.
+
+    Attributes:
+        part: The inequality.
+        shown: What our measurements show of it, at the paper's settings.
+        interval: Of the difference.
+        tuned: The interval where every method was tuned alike; NaN if it was not.
+        explained: Whether tuning explains it.
+        seeds: How many seeds would decide it, where it is undecided and this is known.
+    """
+
+    part: ClaimPart
+    shown: PartVerdict
+    interval: DifferenceInterval
+    tuned: DifferenceInterval
+    explained: bool
+    seeds: int | None
+
+
+@dataclass(frozen=True)
+class ClaimOutcome:
+    """What came of a claim.
+
+    Attributes:
+        verdict: In a word.
+        remark: What must be said with it; may be empty.
+        parts: What came of its inequalities.
+    """
+
+    verdict: PaperVerdict
+    remark: str
+    parts: tuple[PartOutcome, ...]
+
+    @property
+    def deciding(self) -> PartOutcome:
+        """The part that the verdict hangs on: the one that shows least."""
+        order = list(PartVerdict)
+        return max(self.parts, key=lambda one: order.index(one.shown))
+
+
 def value_verdict(published: float, ours: Measured | None, tolerance: float) -> PaperVerdict:
-    """Whether our mean is within the tolerance."""
+    """Whether our mean is within the tolerance, or surely not."""
     if ours is None or math.isnan(ours.mean):
         return PaperVerdict.MISSING
-    near = abs(ours.mean - published) <= tolerance + 1e-9
-    return PaperVerdict.REPRODUCED if near else PaperVerdict.NOT
+    away = abs(ours.mean - published) - tolerance
+    if away <= 1e-9:
+        return PaperVerdict.REPRODUCED
+    chance = away < 2 * ours.standard_error  # never, with a single seed
+    return PaperVerdict.UNDECIDED if chance else PaperVerdict.NOT
 
 
 def row_verdict(row: Published, published: PublishedFile, measured: Measurements) -> PaperVerdict:
@@ -44,6 +101,8 @@ def row_verdict(row: Published, published: PublishedFile, measured: Measurements
         return PaperVerdict.REPRODUCED
     if PaperVerdict.MISSING in verdicts:
         return PaperVerdict.MISSING
+    if PaperVerdict.NOT not in verdicts:
+        return PaperVerdict.UNDECIDED
     reference = next((one for one in published.rows if one.row == published.reference), None)
     if reference is None or reference.row == row.row:
         return PaperVerdict.NOT
@@ -58,40 +117,51 @@ def row_verdict(row: Published, published: PublishedFile, measured: Measurements
     return PaperVerdict.DIRECTION
 
 
-def claim_verdict(claim: PaperClaim, measured: Measurements) -> PaperVerdict:
-    """As far as it holds at the paper's settings, unless it does not where all are tuned alike."""
-    for verdict, whole in ((PaperVerdict.REPRODUCED, True), (PaperVerdict.DIRECTION, False)):
-        at_paper = _holds(claim, measured.paper, whole)
-        if at_paper is None:
-            return PaperVerdict.MISSING
-        if at_paper:
-            return PaperVerdict.TUNING if _holds(claim, measured.tuned, whole) is False else verdict
-    return PaperVerdict.NOT
+def claim_outcome(claim: PaperClaim, measured: Measurements) -> ClaimOutcome:
+    """The verdict on a claim: it holds if all of its parts do."""
+    parts = tuple(_part(part, measured) for part in ClaimPart.of(claim))
+    shown = [one.shown for one in parts]
+    gone = shown.count(PartVerdict.GONE)
+    explained = sum(one.explained for one in parts)
+    for worst, verdict in (
+        (PartVerdict.MISSING, PaperVerdict.MISSING),
+        (PartVerdict.UNDEFINED, PaperVerdict.UNDEFINED),
+    ):
+        if worst in shown:
+            return ClaimOutcome(verdict, "", parts)
+    if gone:
+        remark = "" if gone == len(parts) else f"in {gone} of {len(parts)} parts"
+        return ClaimOutcome(PaperVerdict.CONTRADICTED, remark, parts)
+    if PartVerdict.UNDECIDED in shown:
+        return ClaimOutcome(PaperVerdict.UNDECIDED, _needed(parts), parts)
+    if explained == len(parts):
+        return ClaimOutcome(PaperVerdict.TUNING, "", parts)
+    remark = f"tuning explains {explained} of {len(parts)} parts" if explained else ""
+    full = PartVerdict.DIRECTION not in shown
+    return ClaimOutcome(PaperVerdict.REPRODUCED if full else PaperVerdict.DIRECTION, remark, parts)
 
 
-def _holds(claim: PaperClaim, values: Mapping[str, Measured], whole: bool) -> bool | None:
-    """Whether every inequality holds, by as much as claimed or at all; None if a value is missing.
-
-    What is claimed to be no more than so much below ("comparable") has no other direction.
-    """
-    if any(math.isnan(_mean(values, key)) for key in claim.keys):
-        return None
-    above = [(*_sides(one, values), one[2]) for one in claim.above]
-    times = [(*_sides(one, values), one[2]) for one in claim.times]
-    return all(
-        [this - that >= by - 1e-9 if whole or by <= 0 else this > that for this, that, by in above]
-        + [
-            this >= factor * that if whole or factor <= 1 else this > that
-            for this, that, factor in times
-        ]
+def _part(part: ClaimPart, measured: Measurements) -> PartOutcome:
+    shown = part.shown(measured.paper)
+    tuned = part.interval(measured.tuned)
+    holds = shown in (PartVerdict.FULL, PartVerdict.DIRECTION)
+    aimed = part.about == measured.aim
+    return PartOutcome(
+        part=part,
+        shown=shown,
+        interval=part.interval(measured.paper),
+        tuned=tuned,
+        explained=holds and aimed and tuned.high < part.by,
+        seeds=part.seeds_needed(measured.paper) if shown is PartVerdict.UNDECIDED else None,
     )
 
 
-def _sides(one: Inequality, values: Mapping[str, Measured]) -> tuple[float, float]:
-    this, that = (_mean(values, key) if isinstance(key, str) else key for key in one[:2])
-    return this, that
-
-
-def _mean(values: Mapping[str, Measured], key: str) -> float:
-    first, *rest = (values[one].mean if one in values else math.nan for one in key.split(MINUS))
-    return first - sum(rest)
+def _needed(parts: tuple[PartOutcome, ...]) -> str:
+    left = [one for one in parts if one.shown is PartVerdict.UNDECIDED]
+    if any(math.isnan(one.interval.low) for one in left):
+        return "one seed; it would take at least 3"
+    known = [one.seeds for one in left if one.seeds is not None]
+    if len(known) < len(left):
+        return "a longer measurement would tell"
+    most = max(known)
+    return f"it would take {'over ' if most == MOST_SEEDS else 'about '}{most} seeds"

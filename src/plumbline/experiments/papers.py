@@ -1,7 +1,8 @@
 """The two files of a reproduction, below ``recipes/papers``.
 
-NAME.toml says how the numbers are made: a study, and the recipe or settings that it works on, at a
-quick size and at the paper's own. NAME.published.toml has what the paper printed: values, and
+NAME.toml says how the numbers are made: a study, and the recipe or settings that it works on. There
+are up to three sizes: "quick" shows that it runs, "answer" is the smallest that can judge the
+claims, "paper" is the paper's own. NAME.published.toml has what the paper printed: values, and
 claims as inequalities between values.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -22,7 +23,8 @@ from plumbline.experiments.recipe import (
 )
 from plumbline.experiments.recipes import folder as recipes_folder
 
-Size = Literal["quick", "paper"]
+Size = Literal["quick", "answer", "paper"]
+SIZES: tuple[Size, ...] = get_args(Size)
 File = TypeVar("File", bound=SettingsPart)
 Inequality = tuple[str | float, str | float, float]
 MINUS = " minus "
@@ -43,12 +45,11 @@ class Published(SettingsPart):
 class PaperClaim(SettingsPart):
     """A claim of the paper: some values lie above others.
 
-    What holds, but by less than claimed, is reproduced in direction only.
-
     Attributes:
         says: In words.
         above: (this, that, by at least this much): keys "row / metric", or numbers, or the
-            difference of two keys, "this minus that".
+            difference of two keys, "this minus that". Where the paper has numbers, the third is
+            half of the published difference.
         times: (this, that, at least so many times that), the same way.
     """
 
@@ -109,18 +110,50 @@ class ReproductionFile(SettingsPart):
         study: Name of one of ``STUDIES``.
         settings: For the study; a recipe, mostly.
         quick: What differs at the quick size, table within table.
-        minutes: About how long each size takes on two cores.
+        answer: What differs at the answer's size.
+        minutes: About how long each size takes on two cores; these are the sizes there are.
+        answers: Why a size that is not the paper's can judge the claims. Without a reason they
+            are not judged at that size, and values never are.
+        priority: ``reproduce --all`` makes lower ones first.
     """
 
     title: str
     study: str
     settings: dict[str, Any]
     quick: dict[str, Any] = Field(default_factory=dict)
+    answer: dict[str, Any] = Field(default_factory=dict)
     minutes: dict[Size, float]
+    answers: dict[Size, str] = Field(default_factory=dict)
+    priority: int = 5
 
-    def at(self, size: Size) -> dict[str, Any]:
-        """The settings at a size."""
-        return merged(self.settings, self.quick) if size == "quick" else self.settings
+    @model_validator(mode="after")
+    def _answers(self) -> ReproductionFile:
+        if "answer" in self.minutes and "answer" not in self.answers:
+            raise ValueError("the size 'answer' needs its reason in [answers]")
+        return self
+
+    def at(self, size: Size, seeds: int | None = None) -> dict[str, Any]:
+        """The settings at a size, with the first few of its seeds only if that is asked for."""
+        changes = {"quick": self.quick, "answer": self.answer, "paper": {}}[size]
+        settings = merged(self.settings, changes)
+        if seeds is not None and (given := self.seeds(size)):
+            own = {"seeds": given[:seeds]}
+            settings = merged(settings, own if "seeds" in settings else {"recipe": own})
+        return settings
+
+    def seeds(self, size: Size) -> list[int]:
+        """The seeds of a size; empty where the study has none."""
+        settings = self.at(size)
+        given: list[int] = settings.get("seeds", settings.get("recipe", {}).get("seeds", []))
+        return given
+
+    def network(self, size: Size) -> str:
+        """The network at a size, and what it is trained on; "-" where there is none."""
+        settings = self.at(size)
+        recipe = settings.get("recipe", settings)
+        if "model" not in recipe:
+            return "-"
+        return f"{recipe['model']['name']} on {recipe['data']['name']}"
 
 
 def names() -> list[str]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -126,6 +127,10 @@ class Workers:
             self._in_processes(waiting, root, progress, tell, ledger)
         return [run(spec, root) for spec in specs]
 
+    def of_row(self, place: int) -> Workers:
+        """Those that make the trials of the row at a place: these; of a part, see ``sharding``."""
+        return self
+
     def _check_fitting(self, specs: Sequence[RunSpec]) -> None:
         for spec in specs:
             if parts_of(spec) not in self._fitting:
@@ -157,15 +162,13 @@ class Workers:
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            spawn = multiprocessing.get_context(
-                "spawn"
-            )  # a fork copies torch's threads, half alive
-            self._steps = spawn.SimpleQueue()
+            context = _context()
+            self._steps = context.SimpleQueue()
             self._pool = ProcessPoolExecutor(
                 self._workers,
-                mp_context=spawn,
+                mp_context=context,
                 initializer=_initialise,
-                initargs=(self._steps,),
+                initargs=(self._steps, dict(os.environ)),
             )
         return self._pool
 
@@ -202,6 +205,19 @@ def _seldom(on_progress: Callable[[int, int], None]) -> Callable[[int, int], Non
     return passed_on
 
 
+def _context() -> BaseContext:
+    """How processes start: as copies of one that has imported everything, where there are forks.
+
+    Not as copies of this one, which would have torch's threads in them, half alive.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    # Optimizers import torch._dynamo when the first of them is made.
+    context.set_forkserver_preload([__name__, "torch._dynamo"])
+    return context
+
+
 def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -211,9 +227,11 @@ def _cores() -> int:
 _steps: Any = None  # in a worker process: where it tells its steps
 
 
-def _initialise(steps: Any) -> None:
+def _initialise(steps: Any, environment: dict[str, str]) -> None:
     global _steps
     _steps = steps
+    os.environ.clear()  # it may be that of an earlier time
+    os.environ.update(environment)
     # A terminal's Ctrl-C reaches every process: the first one says what is kept, these only end.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     # And where the first one is killed, so that it can end nobody, they end with it.

@@ -16,8 +16,9 @@ together cost delta' / (1 - delta') of delta. The range of a numeric column goes
 seem to hold numbers (``noisy_ranges``). A missing cell is filled by the middle of the bin that has
 the median, or the category with the largest of these noisy counts.
 
-Guarantee: ``Found.release``, for one record added or removed; proof in docs/proofs.md. The noise is
-that of ``mechanism.noise``. What is done with the answers, messages included, needs no more care.
+Guarantee: ``FoundSchema.release``, for one record added or removed; proof in docs/proofs.md. The
+noise is that of ``mechanism.noise``. What is done with the answers, messages included, needs no
+more care.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def _about_counts(asked: tuple[str, ...], records: bool) -> str:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundSchema:
     """What was found.
 
     Attributes:
@@ -181,7 +182,7 @@ def find_schema(
     *,
     seed: int | None = None,
     ledger: Ledger | None = None,
-) -> Found:
+) -> FoundSchema:
     """Charges the question, durably, and then answers it.
 
     Args:
@@ -217,7 +218,7 @@ def find_schema(
     if question.records:
         rows = max(1, round(noisy.rows(counts.rows) / plan.training_share))
         schema = Schema(schema.columns, rows)
-    return Found(schema, question.asked, question.release, run)
+    return FoundSchema(schema, question.asked, question.release, run)
 
 
 class _Noisy:

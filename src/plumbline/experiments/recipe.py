@@ -36,12 +36,14 @@ from plumbline.data.table_schema import STATED, declared
 from plumbline.data.table_target import is_number
 from plumbline.diagnostics.probe import USUAL, chosen
 from plumbline.experiments.objects import found, is_object
+from plumbline.experiments.sweeps import swept_rows
 from plumbline.fairness.evaluating import BY_NAME
 from plumbline.gradients import Isolation
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method
 from plumbline.models import MODELS
+from plumbline.noise import Banded, Strategy, banded
 from plumbline.objectives import LOSSES, OPTIMIZERS
 from plumbline.registry import Registry, options_of, unknown
 
@@ -311,6 +313,25 @@ class TunePart(StrictPart):
     before_comparing: bool = False
 
 
+class NoisePart(StrictPart):
+    """Noise correlated between steps; the arguments of ``plumbline.noise.banded``."""
+
+    bands: int = Field(ge=1)
+    parts: int | None = Field(default=None, ge=1)
+    momentum: float | None = Field(default=None, ge=0, lt=1)
+    decay: float = Field(default=0.0, ge=0, lt=1)
+    strategy: Strategy = "root"
+
+    @model_validator(mode="after")
+    def _buildable(self) -> NoisePart:
+        self.build()
+        return self
+
+    def build(self) -> Banded:
+        """The noise."""
+        return banded(**self.model_dump())
+
+
 Origin = Literal["given", "paper", "tuned", "selected"]
 
 
@@ -325,6 +346,9 @@ class MethodPart(StrictPart):
         learning_rate: Instead of the recipe's.
         optimizer, data, model, averaging: The same, for a row that differs in more than its method.
         expected_batch_size, epochs, epsilon: The same; delta stays the recipe's.
+        noise: Noise that is correlated between steps, such as { bands = 16 }; without it each
+            step's is independent.
+        swept: Which of its settings, or its learning rate, a sweep has given it.
     """
 
     name: Annotated[str, AfterValidator(_method)]
@@ -339,27 +363,44 @@ class MethodPart(StrictPart):
     expected_batch_size: int | None = Field(default=None, ge=1)
     epochs: float | None = Field(default=None, gt=0)
     epsilon: float | None = Field(default=None, gt=0)
+    noise: NoisePart | None = None
+    swept: tuple[str, ...] = Field(default=(), strict=False)
 
     @model_validator(mode="after")
     def _buildable(self) -> MethodPart:
         if is_object(self.name):
             return self
         try:
-            self.build()
+            method = self.build()
         except TypeError as error:
             raise ValueError(str(error)) from None
+        if self.parts > 1 and (reason := method.independent_reason) is not None:
+            raise ValueError(f"noise is to be correlated between steps, but {reason}")
         return self
+
+    @property
+    def parts(self) -> int:
+        """In how many parts records are drawn; 1 where noise is independent."""
+        return 1 if self.noise is None else self.noise.build().parts
 
     @property
     def title(self) -> str:
         """What it is called in tables: different for every row of a recipe."""
-        name = self.base if self.origin == "given" else f"{self.base} ({self.origin})"
-        return name if self.epsilon is None else f"{name}, epsilon {self.epsilon:g}"
+        origin = "" if self.origin == "given" else f" ({self.origin})"
+        return f"{self.base}{origin}{self.place}"
 
     @property
     def base(self) -> str:
-        """What rows share that differ in epsilon, or in where their settings come from."""
+        """What rows share that differ in epsilon, in a sweep, or in their settings' origin."""
         return self.label or self.name.rpartition(":")[2]
+
+    @property
+    def place(self) -> str:
+        """Where it stands among the rows of a sweep and of several epsilons."""
+        swept = {name: self.settings.get(name, self.learning_rate) for name in self.swept}
+        if self.epsilon is not None:
+            swept["epsilon"] = self.epsilon
+        return "".join(f", {name.replace('_', ' ')} {value:g}" for name, value in swept.items())
 
     @property
     def own_sizes(self) -> dict[str, Any]:
@@ -411,6 +452,8 @@ class Recipe(StrictPart):
         isolation: How records are kept apart: all at once by "vmap", or in a "loop", which is
             slower, for networks that vmap cannot run.
         probe: What is measured of clipping along the way, if anything.
+        sweep: In a file only: values of some settings, or of the learning rate. Each method that
+            has the setting is run with each of its values, in every combination.
         tune: How ``tune`` searches; its defaults if left out.
         simple_row: Whether a comparison on images or text is given a linear model on fixed public
             features, unless it has one: a method that looks good only beside a weak network is
@@ -437,6 +480,14 @@ class Recipe(StrictPart):
     tune: TunePart = TunePart()
     simple_row: bool = True
 
+    @model_validator(mode="before")
+    @classmethod
+    def _swept(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "sweep" not in given:
+            return given
+        rest = {name: value for name, value in given.items() if name != "sweep"}
+        return {**rest, "methods": swept_rows(rest.get("methods", []), given["sweep"])}
+
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         titles = [method.title for method in self.methods]
@@ -454,6 +505,14 @@ class Recipe(StrictPart):
             )
         if self.epsilons and self.budget.epsilon is None:
             raise ValueError("epsilons are given beside a noise multiplier; give budget.epsilon")
+        parts, rate = max(row.parts for row in self.methods), self.budget.sampling_rate
+        if parts > 1 and self.budget.relation != "add_remove":
+            raise ValueError("correlated noise is accounted for add_remove neighbours alone")
+        if rate is not None and rate * parts > 1:
+            raise ValueError(
+                f"noise is correlated over {parts} steps at a sampling rate of {rate:g}; ask for "
+                f"at most {int(1 / rate)} bands"
+            )
         return self
 
     @property

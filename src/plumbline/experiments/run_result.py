@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.metadata
 import io
 import platform
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,10 +134,25 @@ def finish(
     forget(folder / CHECKPOINT)
 
 
+@functools.cache
+def commit() -> str | None:
+    """The commit of Plumbline's checkout when it was first asked for, or None outside of one."""
+    root = Path(__file__).parents[3]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "rev-parse", "--short=10", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
 def versions() -> dict[str, str]:
     """What a run is made with."""
+    made_with = commit()
     return {
         "plumbline": importlib.metadata.version("plumbline"),
+        **({} if made_with is None else {"commit": made_with}),
         "torch": torch.__version__,
         "numpy": np.__version__,
         "python": platform.python_version(),

@@ -16,6 +16,7 @@ from plumbline import methods
 from plumbline.data import Splits
 from plumbline.data.tables import TEST_FRACTION
 from plumbline.experiments.files import EXPORTED, RECIPE, FileError, read_json
+from plumbline.experiments.named_code import check_recipe
 from plumbline.experiments.objects import found, is_object, present
 from plumbline.experiments.recipe import (
     DataPart,
@@ -225,6 +226,7 @@ def read_spec(folder: Path) -> RunSpec:
     Raises:
         FileError: If it is not a run's folder, or the settings are damaged.
         RecipeError: If they make no recipe.
+        UnsafeCode: If they name code that is not run on the word of a folder.
     """
     path = folder / RECIPE
     if not path.is_file():
@@ -241,6 +243,7 @@ def read_spec(folder: Path) -> RunSpec:
             )
         raise FileError(f"{folder} is not the folder of a run: it has no {RECIPE}. {words}")
     fields = read_json(path)
+    check_recipe(fields, folder)
     known = {name: fields[name] for name in Recipe.model_fields if fields.get(name) is not None}
     rows = {"methods": [fields.get("method")], "seeds": [fields.get("seed")], "baseline": None}
     recipe = Recipe.of({**known, **rows}, str(path))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +41,7 @@ from plumbline.experiments.files import (
 from plumbline.experiments.loading import evaluate_run, judged_model, load_data
 from plumbline.experiments.probing import DIAGNOSTICS, probe_of
 from plumbline.experiments.recipe import Recipe
+from plumbline.experiments.run_loggers import check_log, loggers_of
 from plumbline.experiments.run_result import RunResult, finish, read_result, versions
 from plumbline.experiments.run_spec import RunSpec, budget_of
 from plumbline.experiments.settling import charge_again, schema_source
@@ -52,9 +53,9 @@ from plumbline.private_training import make_private
 from plumbline.results import to_json
 from plumbline.training import Private
 from plumbline.training.distributed import Ranks
-from plumbline.training.fitting import StepInfo
+from plumbline.training.fitting import Callback, StepInfo
 from plumbline.training.keeping import forget
-from plumbline.training.tensorboard import TensorBoard
+from plumbline.training.loggers import Logger
 
 RESERVE = 50  # steps charged at a time: a disk may take longer to be sure than a step takes
 _MOST_LOST = 20  # a run that has lost more than one step in so many is not what was asked for
@@ -72,7 +73,7 @@ def run(
     ledger: str | os.PathLike[str] | None = None,
     shared: bool = True,
     part: Part = "run",
-    tensorboard: bool = False,
+    log: Collection[str] = (),
     accept_loss: bool = False,
 ) -> RunResult:
     """Makes the run in its folder below ``root``, or reads its result if it is finished.
@@ -89,7 +90,7 @@ def run(
         shared: Whether the table's ledger may know of it.
         part: What it is made for. A single run is made to be released: where its table has a limit
             on that, and it could not be, it is refused before its first step.
-        tensorboard: Whether to log to TensorBoard, in the folder.
+        log: Where to log besides: "csv" and "tensorboard" in the folder, "mlflow" as it is set up.
         accept_loss: Go on, and end, also if more than a twentieth of the steps were lost.
 
     Raises:
@@ -99,6 +100,7 @@ def run(
         KeyboardInterrupt: If it was interrupted.
     """
     folder, ranks = Path(root) / spec.folder, Ranks.here()
+    check_log(log)
     with ranks.failing_together():
         finished = ranks.from_first("the result", lambda: _finished(spec, folder))
         if finished is not None:
@@ -113,7 +115,7 @@ def run(
 
             return ranks.from_first(
                 "the end",
-                lambda: _made(spec, folder, opened, part, on_progress, tensorboard, accept_loss),
+                lambda: _made(spec, folder, opened, part, on_progress, log, accept_loss),
             )
 
 
@@ -131,7 +133,7 @@ def _made(
     opened: Callable[[], Ledger],
     part: Part,
     on_progress: Callable[[int, int], None] | None,
-    tensorboard: bool,
+    log: Collection[str],
     accept_loss: bool,
 ) -> RunResult:
     splits = load_data(spec)
@@ -148,17 +150,12 @@ def _made(
             require_releasable(ledger, private.run, private.plan)
         if not accept_loss:
             _refuse_loss(private)
-        board = (
-            TensorBoard(folder / "tensorboard", first=private.steps_done) if tensorboard else None
-        )
-        log = _Log(private, splits, folder, spec.recipe, on_progress, board)
-        probe = probe_of(spec, private, splits, folder) if spec.recipe.probe else None
-        try:
-            _catch_up(private, folder, log, probe)
-            private.fit([one for one in (log, probe, board) if one is not None], progress=False)
-        finally:
-            if board is not None:
-                board.close()
+        with loggers_of(log, folder, experiment=spec.recipe.name, run=private.run) as loggers:
+            kept = _Log(private, splits, folder, spec.recipe, on_progress, loggers)
+            probe = probe_of(spec, private, splits, folder) if spec.recipe.probe else None
+            _catch_up(private, folder, kept, probe)
+            called: list[Callback] = [kept, *([] if probe is None else [probe]), *loggers]
+            private.fit(called, progress=False)
         private.save()  # should the evaluation be interrupted, nothing is lost
         if private.steps_done < private.stop:  # fit stops in good order when interrupted
             raise KeyboardInterrupt(f"after step {private.steps_done:,} of {private.stop:,}")
@@ -177,7 +174,7 @@ def _made(
             delta=private.plan.delta,
             noise_multiplier=private.plan.noise_multiplier,
             steps=private.made,
-            seconds=log.seconds,
+            seconds=kept.seconds,
             report=report,
             statement=private.statement(),
             folder=spec.folder,
@@ -275,6 +272,7 @@ def started(
         "deterministic": spec.random_seed is not None,
         "ledger": ledger,
         "averaging": spec.averaging,
+        "noise": None if spec.method.noise is None else spec.method.noise.build(),
         "isolation": spec.recipe.isolation,
         "before": spec.before,
     }
@@ -304,12 +302,12 @@ class _Log:
         folder: Path,
         recipe: Recipe,
         on_progress: Callable[[int, int], None] | None,
-        board: TensorBoard | None,
+        loggers: Sequence[Logger],
     ) -> None:
         self._splits, self._folder, self.every = splits, folder, recipe.log_every
         # One that is chosen is not known before the end.
         self._threshold = None if recipe.threshold == "auto" else recipe.threshold
-        self._on_progress, self._board = on_progress, board
+        self._on_progress, self._loggers = on_progress, loggers
         rows = kept_rows(folder / METRICS, private.steps_done)
         self._earlier = float(rows[-1]["seconds"]) if rows else 0.0
         self._start = time.monotonic()
@@ -336,7 +334,10 @@ class _Log:
             "by_group": to_json(report.by_group),
         }
         append_row(self._folder / METRICS, row)
-        if self._board is not None:
-            values = {name: report.overall[name] for name in (main_metric(report.overall), LOSS)}
-            numbers = {f"held out/{k}": v for k, v in values.items() if isinstance(v, float)}
-            self._board.add(info.step, numbers)
+        numbers = {
+            f"held out/{name}": value
+            for name in (main_metric(report.overall), LOSS)
+            if isinstance(value := report.overall.get(name), float)
+        }
+        for logger in self._loggers:
+            logger.log(info.step, not_covered=numbers)

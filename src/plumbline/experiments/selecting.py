@@ -119,6 +119,11 @@ def select(
     assert threshold != "auto"
     if recipe.budget.relation != "add_remove":
         raise RecipeError("Private selection is accounted for add_remove only.")
+    if row.parts > 1:
+        raise RecipeError(
+            f"Private selection is accounted for independent noise only, and {row.title} has "
+            f"noise that is correlated over {row.parts} steps. Leave its noise out."
+        )
     spec = RunSpec(recipe, row, recipe.seeds[0], held_out=recipe.tune.validation)
     splits = load_data(spec)
     # For the sampling and the steps, which do not depend on the noise.

@@ -32,7 +32,7 @@ from plumbline.experiments.files import (
     read_json,
     write_json,
 )
-from plumbline.experiments.private_schema import Found, SchemaQuestion, find_schema
+from plumbline.experiments.private_schema import FoundSchema, SchemaQuestion, find_schema
 from plumbline.experiments.recipe import DataPart, FoundPart, Recipe, RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.schema_checks import check_enough, check_found, declaring
@@ -63,6 +63,7 @@ def settled(
     *,
     seed: int | None = None,
     ledger: str | os.PathLike[str] | None = None,
+    ask: bool = True,
 ) -> Settled:
     """The recipe with the schema of its table, found privately where it is not declared.
 
@@ -72,6 +73,8 @@ def settled(
         seed: Of a single run, of its data and its noise; by default the recipe's first.
         ledger: Where the release is charged before it is made; by default the table's ledger, and
             one beside what was found. Each run's own ledger is charged with it too.
+        ask: Whether the rows may be asked. Not by the parts of a job array: each would ask, and be
+            answered with other noise.
 
     Raises:
         TableError: If the table cannot be used as described, or too little was found.
@@ -88,7 +91,7 @@ def settled(
         return Settled(recipe)
     ranks = Ranks.here()
     with ranks.failing_together():
-        return ranks.from_first("the schema", lambda: _settled(recipe, root, seed, ledger))
+        return ranks.from_first("the schema", lambda: _settled(recipe, root, seed, ledger, ask))
 
 
 def _source(part: DataPart) -> TableSource | None:
@@ -99,7 +102,11 @@ def _source(part: DataPart) -> TableSource | None:
 
 
 def _settled(
-    recipe: Recipe, root: Path, seed: int | None, ledger: str | os.PathLike[str] | None
+    recipe: Recipe,
+    root: Path,
+    seed: int | None,
+    ledger: str | os.PathLike[str] | None,
+    ask: bool,
 ) -> Settled:
     secure = recipe.noise == "secure" and seed is None
     first = recipe.seeds[0] if seed is None else seed
@@ -131,6 +138,12 @@ def _settled(
     if (home / SCHEMA).is_file():
         keep_identity(home, spec)
         stored = read_json(home / SCHEMA)
+    elif not ask:
+        raise RecipeError(
+            "The parts of a job array cannot find the schema of a table: each would ask the rows, "
+            "and get another answer. Declare it (--schema, --records; `plumbline data schema` "
+            "writes the file), or take it from the rows (--from-data)."
+        )
     else:
         counts = plan.counts()  # which may refuse the table, before anything is charged
         check_enough(plan, question, counts.rows)
@@ -145,7 +158,7 @@ def _settled(
     return _with(recipe, plan, schema, stored)
 
 
-def _stored(found: Found, question: SchemaQuestion) -> dict[str, Any]:
+def _stored(found: FoundSchema, question: SchemaQuestion) -> dict[str, Any]:
     """What was found as plain values; columns of which nothing was found are apart."""
     schema = found.schema
     empty = [n for n in found.columns if not schema[n].complete or schema[n].categories == ()]

@@ -29,6 +29,7 @@ from plumbline.experiments.pool import OnProgress, Progress, Workers
 from plumbline.experiments.recipe import WORST, MethodPart, Recipe, RecipeError, TunePart
 from plumbline.experiments.run_result import RunResult
 from plumbline.experiments.run_spec import RunSpec
+from plumbline.experiments.sharding import PartMade
 from plumbline.fairness import GroupReport, Undefined, to_json
 from plumbline.fairness.evaluating import BY_NAME
 from plumbline.spaces import LogBetween, Space
@@ -150,20 +151,30 @@ def tune(
         workers: How many runs at a time, one for each core by default; or processes.
         ledger: Where runs are charged, as of ``run``.
         on_progress: Called with a `Progress` now and then.
+
+    Raises:
+        PartMade: If the processes are those of one part, and rows of others are not finished.
     """
     recipe = with_simple_row(recipe)
     rows = [row for row in recipe.methods if row.origin != "tuned"]
     found: dict[str, tuple[Trial, ...]] = {}
     sensitivity: dict[str, Sensitivity] = {}
     tuned: list[MethodPart] = []
+    left: PartMade | None = None
     total = len(rows) * recipe.tune.trials * len(recipe.tune.seeds)
     with Workers.of(workers) as pool:
         for place, row in enumerate(rows):
             before = place * recipe.tune.trials * len(recipe.tune.seeds)
             progress = _shifted(on_progress, before, total)
-            search = _Search(recipe, row, Path(folder), pool, ledger, progress)
-            found[row.title], sensitivity[row.title] = search.run()
+            search = _Search(recipe, row, Path(folder), pool.of_row(place), ledger, progress)
+            try:
+                found[row.title], sensitivity[row.title] = search.run()
+            except PartMade as made:  # another part's row: on to our own
+                left = made
+                continue
             tuned += [row, search.tuned()]
+    if left is not None:
+        raise left
     return Tuning(recipe.model_copy(update={"methods": tuple(tuned)}), found, sensitivity)
 
 

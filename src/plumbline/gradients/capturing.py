@@ -28,6 +28,7 @@ from plumbline.gradients.errors import (
 )
 from plumbline.gradients.model_parts import ModelParts, parts_of
 from plumbline.gradients.one_record import for_each_record, record_count
+from plumbline.gradients.opaque import refuse_autocast
 from plumbline.gradients.per_sample import PerSampleGradients
 from plumbline.gradients.substitution import substituted
 from plumbline.gradients.tape import Offset, Tape, Weight
@@ -110,6 +111,7 @@ def capture(
             or cannot be computed.
     """
     keep_freed_memory()
+    refuse_autocast()
     parts = parts_of(model)
     _refuse_misfit(at, parts.parameters)
     if parts.batch_norms and rows is None:
@@ -135,10 +137,12 @@ def capture(
             parts, lambda record: own_loss(loss(model, record), rows or 1), batch,
             records, rows=rows, offsets=offsets, shared=shared, random=random,
         )  # fmt: skip
+        refuse_autocast()
         return PerSampleGradients({k: Dense(v) for k, v in dense.items()}, records, losses)
     confirmed = _CONFIRMED.setdefault(model, set())
     tape = Tape(records, random, rows=rows, checked=parts.signature not in confirmed)
     run = _Run(model, parts, loss, batch, at, tape)
+    refuse_autocast()  # which the model may have left on
     if run.wrong is not None:
         raise EscapedParameterError(run.wrong.message)
     if run.compared:

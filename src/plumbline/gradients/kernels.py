@@ -26,7 +26,21 @@ _CLEARLY = 1.05
 
 def bucket(records: int) -> int:
     """The power of two at or above ``records``: Poisson batches share a measured choice."""
-    return 1 << max(records - 1, 0).bit_length()
+    return _AS_IF or 1 << max(records - 1, 0).bit_length()
+
+
+@contextmanager
+def as_if(records: int) -> Iterator[None]:
+    """Inside, kernels are chosen as if batches had so many records."""
+    global _AS_IF
+    _AS_IF = bucket(records)
+    try:
+        yield
+    finally:
+        _AS_IF = 0
+
+
+_AS_IF = 0
 
 
 @dataclass
@@ -37,12 +51,14 @@ class Kernels:
         measure: Whether to time the candidates of a shape without a choice. If False, the first
             candidate is taken, so that the choice is the same on every machine.
         timings: Seconds of every candidate measured so far, by shape.
+        asked: How often there was a choice.
     """
 
     measure: bool = True
     timings: dict[Key, dict[str, float]] = field(default_factory=dict)
     _chosen: dict[Key, str] = field(default_factory=dict)
     _preferred: str = ""
+    asked: int = 0
 
     def run(
         self,
@@ -54,6 +70,7 @@ class Kernels:
 
         ``finish`` is what happens with the result later; its time counts in the measurement.
         """
+        self.asked += len(candidates) > 1
         name = self._chosen.get(key) or self._preferred
         if name not in candidates:
             if self.measure and len(candidates) > 1:

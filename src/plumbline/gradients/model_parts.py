@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from operator import is_
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from plumbline.gradients.errors import UnsupportedModelError
+from plumbline.gradients.opaque import refuse_opaque_module
 
 
 @dataclass
@@ -81,7 +81,7 @@ def _walked(model: nn.Module) -> ModelParts:
     names: dict[int, str] = {}
     modes: list[bool] = []
     for prefix, module in _walk(model):
-        _refuse_opaque(prefix, module)
+        refuse_opaque_module(prefix, module)
         modes.append(module.training)
         parts._attributes.append(module.__dict__)
         for key, parameter in module._parameters.items():
@@ -127,30 +127,3 @@ def _walk(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
     visit("", model)
     return found
-
-
-def refuse_opaque(model: nn.Module) -> None:
-    """Refuses a model that hides what it does.
-
-    Raises:
-        UnsupportedModelError: If a part of it is compiled, by torch.compile or as TorchScript.
-    """
-    for prefix, module in _walk(model):
-        _refuse_opaque(prefix, module)
-
-
-def _refuse_opaque(prefix: str, module: nn.Module) -> None:
-    compiled = module._compiled_call_impl is not None or "_orig_mod" in module._modules
-    if not compiled and not isinstance(module, torch.jit.ScriptModule):
-        return
-    where = f"The module '{prefix[:-1]}'" if prefix else "The model"
-    if compiled:
-        raise UnsupportedModelError(
-            f"{where} is compiled by torch.compile, which hides what flows through its layers. "
-            "Capture the original model (compiled._orig_mod), and keep the compiled one for "
-            "evaluation: they share their weights."
-        )
-    raise UnsupportedModelError(
-        f"{where} is a TorchScript module, which hides its operations. Capture the original "
-        "Python module."
-    )

@@ -77,12 +77,15 @@ def keepable(terms: Mapping[str, Term]) -> set[str]:
 
 def _measured(term: Term, may_keep: bool) -> tuple[Tensor, Term]:
     """Squared norms as they are computed, and the term to be summed, in the fastest way."""
+    ways = term.norm_kernels()
+    if not may_keep and (len(ways) == 1 or not term.records):
+        return next(iter(ways.values()))(), term
     kernels: dict[str, Callable[[], tuple[Tensor, Term]]] = {
-        kernel: partial(_not_kept, run, term) for kernel, run in term.norm_kernels().items()
+        kernel: partial(_not_kept, run, term) for kernel, run in ways.items()
     }
     if may_keep:
         kernels = {"keep": partial(_kept, term), **kernels}
-    if len(kernels) == 1 or not term.records:
+    if not term.records:
         return next(iter(kernels.values()))()
     ones = torch.ones(term.records, dtype=term.dtype, device=term.device)
     return KERNELS.run(

@@ -65,9 +65,12 @@ class Outer(Term):
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         if self.positions == 1:
-            kernels = {"library": partial(self._product_sum, weights)}
-            if self._compiles:
-                kernels["compiled"] = partial(self._compiled_sum, weights)
+            if not self._compiles:
+                return self._product_sum(weights)
+            kernels = {
+                "library": partial(self._product_sum, weights),
+                "compiled": partial(self._compiled_sum, weights),
+            }
             return KERNELS.run(("sum", *self.key), kernels)
         if self._compiles and self.positions < _MANY:
             return self._compiled_sum(weights)

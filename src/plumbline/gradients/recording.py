@@ -6,8 +6,8 @@ ordinary tensors with the records first. Two runs with different numbers of reco
 depends on that number: a ``Program`` is their common list of operations, in which a whole number is
 fixed or a multiple of the number of records.
 
-What cannot be a program is refused: two runs that differ otherwise, a number read from a tensor, a
-tensor whose contents come from elsewhere, one record picked out by its place.
+What cannot be a program is refused: two runs that differ otherwise, values read from a tensor,
+random numbers, a tensor whose contents come from elsewhere, one record picked out by its place.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -28,7 +29,7 @@ aten = torch.ops.aten
 _ALIASES = {aten.detach.default, aten.alias.default}
 _VIEWS = {aten.view.default, aten._unsafe_view.default, aten.squeeze.dims, aten.squeeze.dim,
           aten.unsqueeze.default}  # fmt: skip
-_READ = aten._local_scalar_dense.default
+_VALUES = {Tensor.numpy, Tensor.tolist, Tensor.__array__}
 _UNFILLED = {
     aten.empty.memory_format, aten.empty_like.default,
     aten.new_empty.default, aten.empty_strided.default, aten.new_empty_strided.default,
@@ -38,6 +39,11 @@ _QUICK: dict[Any, Callable[..., Any]] = {  # the same operations, called in less
     aten.view.default: Tensor.view,
     aten.t.default: Tensor.t,
     aten.clone.default: Tensor.clone,
+    aten.expand.default: Tensor.expand,
+    aten.select.int: torch.select,
+    aten.sum.default: torch.sum,
+    aten._log_softmax.default: torch._log_softmax,
+    aten._log_softmax_backward_data.default: torch._log_softmax_backward_data,
     aten.mm.default: torch.mm,
     aten.addmm.default: torch.addmm,
     aten.bmm.default: torch.bmm,
@@ -52,11 +58,19 @@ class NotRecordable(Exception):
 
 
 class Recorder(TorchDispatchMode):
-    """Notes every operation that runs while it is on, and keeps its tensors."""
+    """Notes every operation that runs while it is on, and keeps its tensors.
+
+    Attributes:
+        calls: The operations, each with its arguments and its result.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[tuple[Any, Sequence[Any], dict[str, Any], Any]] = []
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # that would import all of torch's compiler, which takes seconds
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -66,6 +80,20 @@ class Recorder(TorchDispatchMode):
         result = func(*args, **kwargs)
         self.calls.append((func, args, kwargs, result))
         return result
+
+
+class _Reads(TorchFunctionMode):
+    """Notes whether Python reads all values of a tensor, which is no operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.any = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        self.any |= func in _VALUES
+        return func(*args, **(kwargs or {}))
 
 
 class Recording:
@@ -80,8 +108,8 @@ class Recording:
     """
 
     def __init__(self, function: Callable[[], Any], given: Sequence[Tensor], records: int) -> None:
-        recorder = Recorder()
-        with recorder:
+        recorder, self._reads = Recorder(), _Reads()
+        with self._reads, recorder:
             self.result = function()
         self.calls, self.records, self.inputs = recorder.calls, records, list(given)
         self.form, self.outputs = b"", list[Tensor]()
@@ -90,25 +118,37 @@ class Recording:
         """Takes the result apart.
 
         Raises:
-            NotRecordable: If it holds something that cannot be.
+            NotRecordable: If it holds something that cannot be, or depends on values that were
+                read in the run.
         """
+        if self._reads.any or any(
+            _tagged(call, torch.Tag.data_dependent_output) or _sized_by_values(call)
+            for call in self.calls
+        ):
+            raise NotRecordable("values are read from a tensor, and may decide what comes next")
         self.form, self.outputs = taken_apart(self.result, self.records)
 
     def needed(self) -> set[int]:
         """The places of the calls that what it gave depends on, by what shares memory."""
         memory = {_memory(one) for one in self.outputs}
         needed = set()
-        for place, (func, args, kwargs, result) in reversed(list(enumerate(self.calls))):
-            if func is _READ or any(_memory(one) in memory for one in _tensors(result)):
+        for place, (_, args, kwargs, result) in reversed(list(enumerate(self.calls))):
+            if any(_memory(one) in memory for one in _tensors(result)):
                 needed.add(place)
                 memory.update(map(_memory, _tensors((args, kwargs))))
         return needed
 
     @property
     def nbytes(self) -> int:
-        """The memory of the tensors that the recording holds."""
-        made = {_memory(one): one for call in self.calls for one in _tensors(call[3])}
-        return sum(one.nbytes for one in made.values())
+        """The memory of the tensors that were made in the run."""
+        made: dict[int, int] = {}
+        given: set[int] = set()
+        for _, args, kwargs, result in self.calls:
+            given |= set(map(_memory, _tensors((args, kwargs)))) - made.keys()
+            for one in _tensors(result):
+                if _memory(one) not in given:
+                    made[_memory(one)] = one.untyped_storage().nbytes()
+        return sum(made.values())
 
 
 class Program:
@@ -155,6 +195,7 @@ class _Builder:
         self._head = self._graph.call_function(operator.pos, (self._number,))
         self._operations = self._graph.call_function(operator.pos, (self._number,))
         self._filled = {_memory(call[1][0]) for call in first.calls if call[0] in _FILLING}
+        self._filled |= {_memory(call[2]["out"]) for call in first.calls if "out" in call[2]}
         needed = first.needed()
         for place, (one, two) in enumerate(zip(first.calls, second.calls, strict=True)):
             if place in needed:
@@ -172,8 +213,8 @@ class _Builder:
         (func, args, kwargs, result), (other, other_args, other_kwargs, other_result) = one, two
         if func is not other:
             raise NotRecordable("the operations differ")
-        if func is _READ:
-            raise NotRecordable("a number is read from a tensor, and may decide what comes next")
+        if _draws(one):
+            raise NotRecordable("random numbers are drawn")
         if func in _UNFILLED and _memory(result) not in self._filled:
             raise NotRecordable("memory is filled by something that is not seen")
         _refuse_places(func, args, other_args)
@@ -244,6 +285,28 @@ class _Builder:
         elif self._twin[id(one)] != id(two):
             raise NotRecordable("the tensors of an operation differ")
         return self._nodes[id(one)]
+
+
+def _tagged(call: Any, tag: torch.Tag) -> bool:
+    return tag in call[0].tags
+
+
+def _draws(call: Any) -> bool:
+    """Whether an operation draws random numbers; attention need not."""
+    func, args, kwargs, _ = call
+    if not _tagged(call, torch.Tag.nondeterministic_seeded):
+        return False
+    names = [one.name for one in func._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return "dropout_p" not in names or bool(given.get("dropout_p"))
+
+
+def _sized_by_values(call: Any) -> bool:
+    """Whether the shape of the result depends on values: it does if an index is a mask."""
+    func, args, _, _ = call
+    if func is aten.index.Tensor:
+        return any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1])
+    return _tagged(call, torch.Tag.dynamic_output_shape)
 
 
 def _tensors(values: Any) -> list[Tensor]:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from plumbline.gradients.attribute_walk import Path, Walk, is_data_set
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.holders import Mark
-from plumbline.gradients.model_parts import refuse_opaque
+from plumbline.gradients.opaque import refuse_opaque
 from plumbline.gradients.own_code import is_own
 from plumbline.gradients.tensor_contents import TensorContents, Window
 

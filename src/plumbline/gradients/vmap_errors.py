@@ -13,6 +13,10 @@ CHECKPOINTED = (
     'saves more memory; or use isolation="loop".'
 )
 
+_COMPILED = (
+    "The model or the loss calls a function that is compiled by torch.compile, which hides what it "
+    "does. Call the function as it was before."
+)
 _IN_PLACE = (
     "It writes a record's values into a tensor that all records share. Make a new tensor instead "
     "(y = y + x, torch.cat), or one of the record's own (torch.zeros_like(x))"
@@ -59,6 +63,8 @@ class explained:
             return
         if isinstance(error, CaptureError):
             return
+        if type(error).__module__ == "torch._dynamo.exc":
+            raise UnsupportedModelError(_COMPILED) from error
         message = str(error)
         frames = traceback.extract_tb(error.__traceback__)
         if message == CHECKPOINTED or _checkpointed(frames):

@@ -13,10 +13,11 @@ from plumbline import report
 from plumbline.experiments import comparing, tuning
 from plumbline.experiments.charging import Named, apply_limit
 from plumbline.experiments.comparing import ComparisonTable
-from plumbline.experiments.pool import OnProgress, Workers
-from plumbline.experiments.recipe import MethodPart, Recipe
+from plumbline.experiments.pool import OnProgress
+from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
 from plumbline.experiments.selecting import check_selectable, select
 from plumbline.experiments.settling import settled
+from plumbline.experiments.sharding import workers_for
 from plumbline.experiments.tuning import Tuning
 from plumbline.formats import finite
 from plumbline.instruments.describing import Description, comparison_of, recipe_of
@@ -105,6 +106,7 @@ def compare(
     ledger: str | os.PathLike[str] | None = None,
     limit: float | None = None,
     workers: int | None = None,
+    shard: str | None = None,
     private_selection: bool = False,
     on_progress: OnProgress | None = None,
     **description: Unpack[Description],
@@ -122,18 +124,24 @@ def compare(
         limit: The epsilon that all released models may cost together, as of ``train``; the runs of
             a comparison are not refused.
         workers: How many runs at a time; by default one for each core. With 1 they run here.
+        shard: A part of the runs, such as "3/16", for a job array; without it the parts are merged.
         private_selection: Chooses every private method's settings so that epsilon covers the
             choice: one model for each, the winner of a random number of random candidates.
         on_progress: Called with a `Progress` now and then.
         description: The parts of the runs.
+
+    Raises:
+        PartMade: With ``shard``, when that part is made.
     """
     made = comparison_of(recipe, **description)
     root = Path(folder) / made.name
     if private_selection:
         check_selectable(made)
+        if shard is not None:
+            raise RecipeError("A private selection cannot be split: leave out --shard.")
     apply_limit(made, ledger, limit)
-    made = settled(made, root, ledger=ledger).recipe
-    with Workers(workers) as pool:
+    made = settled(made, root, ledger=ledger, ask=shard is None).recipe
+    with workers_for(shard, workers) as pool:
         if private_selection:
             made = _selected(made, root, ledger)
         elif made.tune.before_comparing:
@@ -150,14 +158,16 @@ def tune(
     folder: str | os.PathLike[str] = "runs",
     ledger: str | os.PathLike[str] | None = None,
     workers: int | None = None,
+    shard: str | None = None,
     on_progress: OnProgress | None = None,
     **description: Unpack[Description],
 ) -> Tuning:
     """Searches settings, with the same trials for every method; arguments as of ``compare``."""
     made = recipe_of(recipe, **description)
     root = Path(folder) / made.name
-    made = settled(made, root, ledger=ledger).recipe
-    found = tuning.tune(made, root, workers=workers, ledger=ledger, on_progress=on_progress)
+    made = settled(made, root, ledger=ledger, ask=shard is None).recipe
+    with workers_for(shard, workers) as pool:
+        found = tuning.tune(made, root, workers=pool, ledger=ledger, on_progress=on_progress)
     found.write(root)
     return found
 

@@ -117,6 +117,8 @@ class Description(TypedDict, total=False):
         batch: The expected batch size; by default n/40, at least 256. Where n is private, the
             sampling rate is 0.04.
         accountant: "pld" or "rdp".
+        bands: Over how many steps the noise of every private method is correlated; by default 1,
+            which is independent noise.
         threshold: Of two classes, the probability from which on the second one is predicted; or
             "auto", chosen on rows that are not trained on, which epsilon does not cover.
         class_weights: By how much records of a class count once they are clipped, by its name.
@@ -164,6 +166,7 @@ class Description(TypedDict, total=False):
     epochs: float
     batch: int
     accountant: Accountant
+    bands: int
     threshold: float | Literal["auto"]
     class_weights: Mapping[str, float]
     optimizer: Any
@@ -425,6 +428,27 @@ def _put(given: Description, budget: dict[str, Any]) -> tuple[float, ...]:
 
 
 def _rows(given: Description, groups: bool, *, linear: bool) -> tuple[MethodPart, ...]:
+    rows = _chosen(given, groups, linear=linear)
+    if "bands" not in given:
+        return rows
+    return tuple(MethodPart.model_validate(row) for row in _correlated(rows, given["bands"]))
+
+
+def _correlated(rows: Sequence[MethodPart], bands: int) -> list[dict[str, Any]]:
+    """The fields of rows, with correlated noise for those that have a guarantee.
+
+    Where none has one, the first to be built says that it cannot have it.
+    """
+    baselines = [row for row in rows if not row.private]
+    left_out = baselines if len(baselines) < len(rows) else []
+    return [
+        row.model_dump(mode="json")
+        | {"noise": None if bands == 1 or row in left_out else {"bands": bands}}
+        for row in rows
+    ]
+
+
+def _chosen(given: Description, groups: bool, *, linear: bool) -> tuple[MethodPart, ...]:
     if "method" in given:
         return (_row("", given["method"], given.get("settings", {})),)
     if "methods" in given:
@@ -490,7 +514,10 @@ def _changed(recipe: Recipe, given: Description) -> Recipe:
     """The recipe with what is given in place of its own; epsilon replaces a noise multiplier."""
     fields: dict[str, Any] = recipe.model_dump(mode="json")
     chosen = [given["method"]] if "method" in given else given.get("methods", recipe.methods)
-    rows = [(_row_of(recipe, one) or _row("", one)).model_dump(mode="json") for one in list(chosen)]
+    parts = [_row_of(recipe, one) or _row("", one) for one in list(chosen)]
+    rows = [one.model_dump(mode="json") for one in parts]
+    if "bands" in given:
+        rows = _correlated(parts, given["bands"])
     if "settings" in given:
         rows[0]["settings"] |= given["settings"]
     epsilons = _put(given, fields["budget"])

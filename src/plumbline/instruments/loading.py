@@ -15,10 +15,10 @@ from plumbline.data import TableEncoding
 from plumbline.data.encoding import from_unit_range
 from plumbline.data.table_files import is_frame
 from plumbline.experiments.exporting.contents import FORMAT, KIND
-from plumbline.experiments.exporting.network import require_safe
 from plumbline.experiments.exporting.predict import MANIFEST, SETTINGS, WEIGHTS, build
 from plumbline.experiments.files import ENCODING, RESULT, STATEMENT, FileError, read_json
 from plumbline.experiments.manifest import changed_files
+from plumbline.experiments.named_code import require_declared
 from plumbline.experiments.run_result import (
     RunResult,
     read_model,
@@ -163,7 +163,7 @@ def load(folder: str | os.PathLike[str]) -> Loaded:
         FileError: If it is no such folder, the run is not finished, or a file is damaged.
         UnknownPart: If its network was a Python object that was not given in this process, or is
             of a package that is not there.
-        UnsafeCode: If an export names something to call that is not known to be a network.
+        UnsafeCode: If it names code to run that was not declared to be a part of its kind.
     """
     found = Path(folder)
     return load_export(found) if (found / SETTINGS).is_file() else load_run(found)
@@ -194,7 +194,7 @@ def load_export(folder: Path) -> Exported:
     if changed := changed_files(folder, manifest["sha256"]):
         raise FileError(f"{folder} is not what was exported: {'; '.join(changed)}. Copy it again.")
     if reference := settings["network"].get("reference"):
-        require_safe(reference, folder)
+        require_declared("model", reference, folder)
     try:
         model = build(settings["network"])
         model.load_state_dict(torch.load(folder / WEIGHTS, weights_only=True))

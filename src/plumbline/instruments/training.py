@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Unpack
 
@@ -32,7 +32,7 @@ def train(
     folder: str | os.PathLike[str] = "runs",
     ledger: str | os.PathLike[str] | None = None,
     limit: float | None = None,
-    tensorboard: bool = False,
+    log: Collection[str] = (),
     accept_loss: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
     **description: Unpack[Description],
@@ -49,7 +49,8 @@ def train(
             that the ledger of the table, in the user's state folder.
         limit: The epsilon that all released models may cost together, at the run's delta. It is
             kept in the ledger; a run that could not be released within it is refused.
-        tensorboard: Whether to log to TensorBoard, in the run's folder.
+        log: Where to log besides: "csv" and "tensorboard" in the run's folder, "mlflow" as it is
+            set up. What is written is marked covered by epsilon, or not.
         accept_loss: Go on, and end, also if more than a twentieth of the steps were lost.
         on_progress: Called with (done, total) after each step.
         description: The parts of the run.
@@ -64,5 +65,5 @@ def train(
     spec = spec_of(made, seed)
     if not (root / spec.folder / RESULT).is_file():
         check_fits(spec)
-    run(spec, root, on_progress, ledger=ledger, tensorboard=tensorboard, accept_loss=accept_loss)
+    run(spec, root, on_progress, ledger=ledger, log=log, accept_loss=accept_loss)
     return load_run(root / spec.folder)

@@ -1,1 +1,1 @@
-"""Trainers and estimators of other libraries, made private; each file needs an extra of its own."""
+"""Plumbline in other libraries' ways of training: thin, on the public API."""

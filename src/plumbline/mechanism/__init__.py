@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from plumbline.mechanism.release import (
+    CyclicSampling,
     FullBatch,
     GaussianQuery,
     PoissonSampling,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Budget",
     "BudgetError",
+    "CyclicSampling",
     "EpsilonCurve",
     "FullBatch",
     "GaussianQuery",

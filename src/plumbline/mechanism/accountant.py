@@ -16,6 +16,9 @@ far. (A vector of group counts moves by sqrt 2 only; it is charged as if by 2.)
 | add_remove | exact up to rounding | Poisson-sampled Gaussian of Mironov et al., arXiv 1908.10530 |
 | replace_one | exact up to rounding | full batches: half the noise; sampled: group privacy |
 
+Steps that sample parts of the records in turn (`CyclicSampling`) are counted by how often a record
+can take part in them: T steps of b parts are ceil(T / b) steps at the rate within a part.
+
 A release may add something to delta itself (`StepRelease.delta`); a replacement, a removal and an
 addition, adds it twice. What is left of delta is what the queries are accounted at.
 
@@ -122,7 +125,8 @@ def _pieces(releases: Releases) -> tuple[privacy_loss.Piece, ...]:
         if count:
             # Sensitivities may differ between equal steps: only their ratio to the noise matters.
             key = (release.sampling.rate, release.noise_multiplier)
-            counts[key] = counts.get(key, 0) + count
+            # Each pair by itself: steps of two cycles can both be of a record's own part.
+            counts[key] = counts.get(key, 0) + release.participations(count)
     return tuple(sorted((rate, sigma, count) for (rate, sigma), count in counts.items()))
 
 

@@ -17,6 +17,10 @@ APART: dict[Isolation, str] = {
     "record",
     "loop": "one record after the other",
 }
+_RECORDED = (
+    "at the start: the operations of a single record's run, recorded on made-up records and "
+    "repeated without the code of the model, which is torch's own, give what it gives to the bit"
+)
 _PERSON: dict[Unit, str] = {
     "record": "a person has one record; the protection of one with several is weaker (give the "
     "users' ids to protect users)",
@@ -39,12 +43,15 @@ class Assumptions:
     trusted: tuple[str, ...]
 
 
-def assumptions(*, unit: Unit, isolation: Isolation, seeded: bool, audited: str) -> Assumptions:
+def assumptions(
+    *, unit: Unit, isolation: Isolation, recorded: bool, seeded: bool, audited: str
+) -> Assumptions:
     """The assumptions of a run.
 
     Args:
         unit: Whose presence is protected.
         isolation: How records are kept apart.
+        recorded: Whether the operations of a single record's run are recorded and repeated.
         seeded: Whether the randomness comes from a seed.
         audited: What was found when neighbouring batches were compared, if they were.
     """
@@ -60,6 +67,7 @@ def assumptions(*, unit: Unit, isolation: Isolation, seeded: bool, audited: str)
         ),
         tested=(
             "in each step: the model has kept nothing (buffers, frozen weights, attributes)",
+            *((_RECORDED,) if recorded else ()),
             "now and then: a record that is read in other company is the same",
             *((f"on the run's own records: {audited.rstrip('.')}",) if audited else ()),
             "in Plumbline's tests, not here: every bound, against records made to break it",

@@ -16,7 +16,13 @@ from fractions import Fraction
 
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.accountant import epsilon as epsilon_of
-from plumbline.mechanism.release import GaussianQuery, PoissonSampling, Sampling, StepRelease
+from plumbline.mechanism.release import (
+    CyclicSampling,
+    GaussianQuery,
+    PoissonSampling,
+    Sampling,
+    StepRelease,
+)
 from plumbline.mechanism.rounding import rounded_up
 
 # The calibrated epsilon may be below the budget by this fraction of it.
@@ -41,7 +47,8 @@ class Budget:
     """How much privacy a run may cost, and how long it trains.
 
     Give exactly one of each pair: `epsilon` or `noise_multiplier`, `epochs` or `steps`,
-    `expected_batch_size` or `sampling_rate`.
+    `expected_batch_size` or `sampling_rate`. The last pair may be left to a data loader's batch
+    size; without one, the budget cannot be resolved.
 
     Attributes:
         delta: the probability with which the bound may fail; below 1/n, ideally below 1/(10 n).
@@ -72,7 +79,7 @@ class Budget:
             ("expected_batch_size", "sampling_rate"),
         ):
             given = [name for name in (one, other) if getattr(self, name) is not None]
-            if len(given) != 1:
+            if len(given) != 1 and (given or one != "expected_batch_size"):
                 problem = f"both {one} and {other}" if given else f"neither {one} nor {other}"
                 raise BudgetError(f"the budget gives {problem}; give exactly one of them")
         for name in ("steps", "expected_batch_size", "records"):
@@ -104,6 +111,7 @@ class Budget:
         accountant: Accountant = "pld",
         relation: Relation = "add_remove",
         before: Sequence[StepRelease] = (),
+        parts: int = 1,
     ) -> "Plan":
         """The plan of a run on `records` records.
 
@@ -116,20 +124,30 @@ class Budget:
             accountant: the accountant that computes epsilon.
             relation: the neighbouring relation.
             before: earlier releases that count towards the budget too.
+            parts: in how many parts records are drawn, which steps sample in turn; see
+                `CyclicSampling`.
 
         Raises:
             BudgetError: if the numbers do not fit the data, or no noise meets the budget.
         """
+        if self.expected_batch_size is None and self.sampling_rate is None:
+            raise BudgetError(
+                "the budget gives neither expected_batch_size nor sampling_rate; give exactly one "
+                "of them, or a data loader with a batch size"
+            )
         n = self.records if self.records is not None else records
         warnings = self._check_size(n)
         rate = self._exact_rate(n)
         # Dividing integers rounds correctly, and the sampler draws with this very float.
         sampling_rate = float(rate if self.sampling_rate is None else self.sampling_rate)
-        sampling = PoissonSampling(rate=sampling_rate)
         if self.steps is not None:
             steps = self.steps
         else:
             steps = math.ceil(Fraction(str(self.epochs)) / rate)
+        sampling: Sampling = PoissonSampling(rate=sampling_rate)
+        if parts > 1:
+            _check_parts(parts, rate, steps)
+            sampling = CyclicSampling(rate=float(parts * rate), parts=parts)
 
         def step_at(noise_multiplier: float) -> StepRelease:
             return release_at(noise_multiplier, sampling)
@@ -241,6 +259,23 @@ class Plan:
         """Everything that has been released after `steps` steps."""
         return [*_once(self.before), (self.release, steps)]
 
+    @property
+    def epochs(self) -> int:
+        """The number of epochs, the last of which may have fewer steps."""
+        return self.epoch_at(self.steps - 1) + 1
+
+    def epoch_at(self, step: int) -> int:
+        """The epoch that a step belongs to; both are counted from 0."""
+        return math.floor(step * self._exact_rate)
+
+    def epoch_end(self, epoch: int) -> int:
+        """The number of steps that are made when an epoch ends."""
+        return min(self.steps, math.ceil((epoch + 1) / self._exact_rate))
+
+    @property
+    def _exact_rate(self) -> Fraction:
+        return self.budget._exact_rate(self.records)
+
 
 def calibrate_noise(
     release_at: Callable[[float], StepRelease],
@@ -293,6 +328,16 @@ def calibrate_noise(
             "Raise epsilon, give the other queries more noise, or take fewer steps or a smaller "
             "sampling rate"
         )
+    return least_noise(spent, epsilon)
+
+
+def least_noise(spent: Callable[[float], float], epsilon: float) -> float:
+    """The least noise, to 0.1% of epsilon, with which at most `epsilon` is spent.
+
+    Args:
+        spent: what a noise multiplier costs; more noise never costs more.
+        epsilon: the budget, which some noise meets.
+    """
     low = high = 1.0  # spent(low) > epsilon >= spent(high), once both are found
     while spent(high) > epsilon:
         low, high = high, 2 * high
@@ -313,6 +358,20 @@ def calibrate_noise(
         guess = low * (high / low) ** min(max(share, 0.01), 0.99)
         low, high = (guess, high) if spent(guess) > epsilon else (low, guess)
     return high
+
+
+def _check_parts(parts: int, rate: Fraction, steps: int) -> None:
+    if parts > steps:
+        raise BudgetError(
+            f"records are drawn in {parts} parts, more than the run's steps, {steps}; noise can be "
+            f"correlated over at most {steps} steps. Ask for fewer bands"
+        )
+    if parts * rate > 1:
+        raise BudgetError(
+            f"records are drawn in {parts} parts at a sampling rate of {float(rate):.4g}, so each "
+            f"step would sample its part at {float(parts * rate):.4g}, more than 1. Ask for at "
+            f"most {int(1 / rate)} bands, or for a smaller batch"
+        )
 
 
 def _once(releases: Sequence[StepRelease]) -> list[tuple[StepRelease, int]]:

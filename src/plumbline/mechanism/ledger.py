@@ -159,6 +159,10 @@ class Ledger:
             total = sum(one.charged for one in declarations if one.run == run)
             return total - self._reserved.get(run, 0)
 
+    def next_step(self, run: str) -> int:
+        """Returns the step that goes on where the charges of `run` ended."""
+        return self._book.next.get(run, 0) - self._reserved.get(run, 0)
+
     def noise_positions(self, run: str) -> set[int]:
         """Returns the noise positions that a seeded `run` has used."""
         with self._mutex:
@@ -283,10 +287,11 @@ class Ledger:
         file = self._writable()
         with self._mutex:
             last = self._book.last.get(run)
+            in_order = lines.parts_of(release) == 1 or step == self.next_step(run)
             # By the journal that their charge names, steps charged ahead may be given back: a run
             # that marks its steps in another one does not use them.
             marked = last is not None and last.journal == journal
-            if noise_position is None and marked and self._ahead(run, key) >= count:
+            if noise_position is None and marked and in_order and self._ahead(run, key) >= count:
                 self._check_most(run, count, most)
                 self._reserved[run] -= count
                 return self.position
@@ -297,8 +302,11 @@ class Ledger:
                 size = count if noise_position is not None else max(count, self.reserve)
                 if most is not None:  # reserve no more than the run may charge
                     size = max(count, min(size, most - self.charged(run)))
-                size = self._affordable(key, count, size)
                 new = self._unused(run)
+                apart = 0
+                if step != self._book.next.get(run, 0) - sum(line["count"] for line in new):
+                    apart = lines.parts_of(release) - 1
+                size = self._affordable(key, count, size, apart)
                 of = self._current(run, key)
                 if of is None or self._book.declarations[of].most < size:
                     of = len(self._book.declarations)
@@ -456,12 +464,12 @@ class Ledger:
                 "more would exceed its budget. Nothing was charged: the run is over"
             )
 
-    def _affordable(self, key: str, count: int, size: int) -> int:
+    def _affordable(self, key: str, count: int, size: int, apart: int) -> int:
         """How many steps to charge: `size`, or fewer if the guards allow only fewer."""
         while True:
             try:
                 for guard in self._guards:
-                    guard(self._book.entries(plus=(key, size)))
+                    guard(self._book.entries(plus=(key, size + apart)))
                 return size
             except BudgetExceeded:
                 if size == count:

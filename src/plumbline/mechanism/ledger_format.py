@@ -85,12 +85,21 @@ class Position:
 
 @dataclass
 class Declaration:
-    """A `release` line, and the steps charged to it."""
+    """A `release` line, and the steps charged to it.
+
+    Attributes:
+        parts: of a cyclic sampling, otherwise 1. Its steps must follow on one another to be counted
+            together: a charge that does not go on where the run's last one ended (that of a copy of
+            the run, say) may be of the same part again.
+        apart: what such charges add, so that dividing by `parts` counts each by itself.
+    """
 
     run: str
     key: str
     most: int
+    parts: int = 1
     charged: int = 0
+    apart: int = 0
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,7 @@ class Book:
     pid: int = 0
     noise: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
     last: dict[str, Charge] = field(default_factory=dict)  # run -> what may still be refunded
+    next: dict[str, int] = field(default_factory=dict)  # run -> the step that goes on in order
     limit: Limit | None = None
     released_limit: Limit | None = None  # on what the released runs cost together
     saved: dict[str, Saved] = field(default_factory=dict)  # run -> its last checkpoint
@@ -139,14 +149,16 @@ class Book:
         counts: dict[str, int] = {}
         for declaration in self.declarations:
             if run in (None, declaration.run):
-                counts[declaration.key] = counts.get(declaration.key, 0) + declaration.charged
+                known = counts.get(declaration.key, 0)
+                counts[declaration.key] = known + declaration.charged + declaration.apart
         if plus is not None:
             counts[plus[0]] = counts.get(plus[0], 0) + plus[1]
         return [(json.loads(key), count) for key, count in counts.items() if count]
 
     def worst(self) -> list[list[int]]:
         """What to charge for an unreadable last line: [declaration, count] pairs."""
-        return [[of, self.declarations[of].most] for of in self.current.values()]
+        known = {of: self.declarations[of] for of in self.current.values()}
+        return [[of, one.most + one.parts - 1] for of, one in known.items()]
 
     def apply(self, line: Mapping[str, Any]) -> None:
         """Adds a line; raises ValueError if it makes no sense here."""
@@ -173,18 +185,22 @@ class Book:
                 self.session, self.pid = line["session"], line["pid"]
                 self.current[line["run"]] = len(self.declarations)
                 key = canonical(line["release"])
-                self.declarations.append(Declaration(line["run"], key, _count(line["most"])))
+                most, parts = _count(line["most"]), parts_of(line["release"])
+                self.declarations.append(Declaration(line["run"], key, most, parts))
             case "refund":
                 declaration = self._declaration(line["of"])
                 last = self.last.pop(declaration.run, None)
                 if last is None or last.of != line["of"] or _count(line["count"]) > last.count:
                     raise ValueError("it gives back more steps than were charged ahead")
                 declaration.charged -= line["count"]
+                self.next[declaration.run] -= line["count"]
             case "saved":
                 self.saved[line["run"]] = Saved(line["seq"], line["step"], line["token"])
             case "torn":
                 for of, count in line["charged"]:
-                    self._declaration(of).charged += _count(count)
+                    declaration = self._declaration(of)
+                    declaration.charged += _count(count)
+                    self.next[declaration.run] = self.next.get(declaration.run, 0) + count
             case kind:
                 raise ValueError(f"a line of kind {kind!r} does not belong here")
 
@@ -193,7 +209,10 @@ class Book:
         declaration = self._declaration(charge.of)
         if not 1 <= charge.count <= declaration.most:
             raise ValueError("it charges more steps than its release line allows")
+        if charge.step != self.next.get(declaration.run, 0):
+            declaration.apart += declaration.parts - 1
         declaration.charged += charge.count
+        self.next[declaration.run] = charge.step + charge.count
         self.last[declaration.run] = charge
         if noise is not None:
             position, digest = noise
@@ -208,6 +227,13 @@ class Book:
 def canonical(release: Mapping[str, Any]) -> str:
     """The canonical JSON text of a release; ValueError or TypeError if it is not plain JSON."""
     return json.dumps(release, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def parts_of(release: Mapping[str, Any]) -> int:
+    """In how many parts the records of a release are drawn, of which each step samples one."""
+    sampling = release.get("sampling")
+    parts = sampling.get("parts", 1) if isinstance(sampling, Mapping) else 1
+    return parts if type(parts) is int and parts >= 1 else 1
 
 
 def seed_mark(run: str) -> str | None:

@@ -153,13 +153,16 @@ def _check_fit(value: Mapping[str, torch.Tensor], noise: Stream | torch.Tensor) 
         )
 
 
-def as_vector(value: Mapping[str, torch.Tensor], noise: Stream | torch.Tensor) -> torch.Tensor:
-    """A value as one float64 vector `[numel]`, after checking that its noise fits.
+def as_vector(
+    value: Mapping[str, torch.Tensor], noise: Stream | torch.Tensor | None = None
+) -> torch.Tensor:
+    """A value as one float64 vector `[numel]`, after checking that its noise, if given, fits.
 
     Raises:
         ValueError: if `noise` has another type or length, or if a value is not finite.
     """
-    _check_fit(value, noise)
+    if noise is not None:
+        _check_fit(value, noise)
     # One vector for all tensors: a network has many small ones, for which each call is expensive.
     total = torch.cat([_float64(tensor).reshape(-1) for tensor in value.values()])
     if not math.isfinite(total.sum().item()):

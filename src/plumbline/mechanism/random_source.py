@@ -111,12 +111,7 @@ class RandomSource(ABC):
         """Returns the key that every stream's key is derived from."""
 
     def _derive(self, domain: str, position: tuple[int, ...]) -> bytes:
-        name = domain.encode()
-        # Lengths first, so that different (domain, position) pairs never give the same message.
-        message = len(name).to_bytes(4, "big") + name
-        for number in position:
-            message += int(number).to_bytes(8, "big", signed=True)
-        return hmac.digest(self._root(), message, "sha256")
+        return hmac.digest(self._root(), _message(domain, position), "sha256")
 
     def __repr__(self) -> str:
         """Says what kind of source it is, and nothing about its key."""
@@ -146,7 +141,7 @@ class SecureSource(RandomSource):
 
     def once(self, domain: str, *position: int) -> Stream:
         """Returns a stream under its own key, which is never used again."""
-        self._derive(domain, position)  # the same checks of the arguments as for a seeded source
+        _message(domain, position)  # the same checks of the arguments as for a seeded source
         return Stream(os.urandom(_KEY_BYTES), secure=True)
 
     def describe(self) -> str:
@@ -220,6 +215,16 @@ def process_identity() -> tuple[int, int]:
     """Identifies this process: it differs in a forked child, even one with a recycled id."""
     # The count catches a child with a former process's id; the id catches forks made in C.
     return os.getpid(), _forks
+
+
+def _message(domain: str, position: tuple[int, ...]) -> bytes:
+    """What a stream is for, in bytes."""
+    name = domain.encode()
+    # Lengths first, so that different (domain, position) pairs never give the same message.
+    message = len(name).to_bytes(4, "big") + name
+    for number in position:
+        message += int(number).to_bytes(8, "big", signed=True)
+    return message
 
 
 def _cipher(key: bytes) -> CipherContext:

@@ -100,7 +100,32 @@ class FullBatch:
         return 1.0
 
 
-Sampling = PoissonSampling | FullBatch
+@dataclass(frozen=True, kw_only=True)
+class CyclicSampling:
+    """Every record is in one of `parts` parts, and steps sample the parts in turn.
+
+    A record takes part in at most one of `parts` steps in a row.
+
+    Attributes:
+        rate: the probability with which a record enters a batch of its part, independently.
+        parts: how many parts there are; at least 2.
+        cycle: names the draw of the parts and the order of the steps, in a ledger the run's id.
+            Only steps of one cycle are counted together: two of different cycles may both be of a
+            record's own part.
+    """
+
+    rate: float
+    parts: int
+    cycle: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"sampling rate {self.rate} is not in (0, 1]")
+        if type(self.parts) is not int or self.parts < 2:
+            raise ValueError(f"parts is {self.parts!r}; it must be a whole number of at least 2")
+
+
+Sampling = PoissonSampling | FullBatch | CyclicSampling
 Composition = Literal["joint", "basic"]
 
 
@@ -137,6 +162,17 @@ class StepRelease:
                 "`unbounded_reason` instead"
             )
 
+    def participations(self, steps: int) -> int:
+        """In how many of `steps` steps in a row a record can take part at most."""
+        parts = self.sampling.parts if isinstance(self.sampling, CyclicSampling) else 1
+        return -(-steps // parts)
+
+    def of_run(self, run: str) -> "StepRelease":
+        """The release as a ledger has it: the steps of a cycle are those of one run."""
+        if not isinstance(self.sampling, CyclicSampling):
+            return self
+        return dataclasses.replace(self, sampling=dataclasses.replace(self.sampling, cycle=run))
+
     @property
     def noise_multiplier(self) -> float:
         """The noise multiplier of the one Gaussian mechanism equivalent to the queries.
@@ -168,6 +204,8 @@ class StepRelease:
         sampling: dict[str, Any] = {"kind": "full_batch"}
         if isinstance(self.sampling, PoissonSampling):
             sampling = {"kind": "poisson", "rate": self.sampling.rate}
+        elif isinstance(self.sampling, CyclicSampling):
+            sampling = {"kind": "cyclic", **dataclasses.asdict(self.sampling)}
         return {
             "sampling": sampling,
             "queries": [
@@ -282,7 +320,13 @@ def _sampling_from_dict(data: Any) -> Sampling:
     if kind == "full_batch":
         _expect_keys(data, {"kind"}, "full-batch sampling")
         return FullBatch()
-    raise ValueError(f"sampling is {data!r}; its kind must be 'poisson' or 'full_batch'")
+    if kind == "cyclic":
+        _expect_keys(data, {"kind", "rate", "parts", "cycle"}, "cyclic sampling")
+        if not isinstance(data["cycle"], str):
+            raise ValueError(f"the cycle of cyclic sampling is {data['cycle']!r}, not a string")
+        rate = _number(data["rate"], "rate")
+        return CyclicSampling(rate=rate, parts=data["parts"], cycle=data["cycle"])
+    raise ValueError(f"sampling is {data!r}; its kind must be 'poisson', 'cyclic' or 'full_batch'")
 
 
 def _query_from_dict(data: Any) -> GaussianQuery:

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 from plumbline.mechanism import accountant
 from plumbline.mechanism.accountant import Releases
-from plumbline.mechanism.calibration import BudgetError
+from plumbline.mechanism.calibration import BudgetError, least_noise
 from plumbline.mechanism.random_source import Stream
 from plumbline.mechanism.release import Selection
 from plumbline.mechanism.rounding import rounded_up
 
 _MOST_NOISE = 1e4
-_SLACK = 1e-3
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,7 @@ class RandomCount:
         delta: float,
         once: Releases = (),
     ) -> float:
-        """The least noise multiplier, to 0.1 %, at which the selection costs at most ``epsilon``.
+        """The least noise multiplier, to 0.1 % of epsilon, with which it costs at most ``epsilon``.
 
         Raises:
             BudgetError: If no noise meets the budget.
@@ -84,10 +83,4 @@ class RandomCount:
                 f"costs {rounded_up(floor, 4)}. Raise epsilon, or the noise of the score, or "
                 f"lower the mean number of candidates ({self.mean:g})"
             )
-        low, high = 0.1, _MOST_NOISE
-        if spent(low) <= epsilon:
-            return low
-        while high > (1 + _SLACK) * low:
-            middle = (low * high) ** 0.5
-            low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
-        return high
+        return least_noise(spent, epsilon)

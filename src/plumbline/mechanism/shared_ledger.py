@@ -131,8 +131,8 @@ class SharedLedger(Ledger):
     def enter(self, run: str, entries: Entries) -> None:
         """Charges what `run` was charged elsewhere, as far as it is not here yet."""
         for release, count in self.missing(run, entries):
-            most = self.charged(run) + count
-            self.charge(release, run=run, step=0, count=count, most=most)
+            most, step = self.charged(run) + count, self.next_step(run)
+            self.charge(release, run=run, step=step, count=count, most=most)
 
     def missing(self, run: str, entries: Entries) -> Entries:
         """Of what `run` was charged elsewhere, what is not here."""

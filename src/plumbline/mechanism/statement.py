@@ -17,7 +17,13 @@ from plumbline.mechanism import accountant as accounting
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.assumptions import Assumptions, Isolation, Unit, assumptions
 from plumbline.mechanism.calibration import Plan
-from plumbline.mechanism.release import GaussianQuery, PoissonSampling, Sampling, StepRelease
+from plumbline.mechanism.release import (
+    CyclicSampling,
+    GaussianQuery,
+    PoissonSampling,
+    Sampling,
+    StepRelease,
+)
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.results import to_json
 
@@ -79,10 +85,12 @@ class Statement:
         budget_epsilon: the most that may be spent, if it was stated.
         sampling: how batches were drawn.
         queries: the noisy queries of one step.
+        bands: over how many steps the noise of the gradient is correlated; 1 for independent noise.
         before: what was released about the data before the first step, each once.
         noise_source: a sentence about the source of randomness.
         seeded: whether anyone who knows the seed can recompute the randomness.
         isolation: how records were kept apart: "vmap" or "loop".
+        recorded: whether the operations of a single record's run were recorded and repeated.
         audited: what was found when neighbouring batches of the run were compared, if they were.
         steps_done: steps charged so far.
         steps_planned: steps of the whole run.
@@ -108,10 +116,12 @@ class Statement:
     budget_epsilon: float | None = None
     sampling: Sampling
     queries: tuple[GaussianQuery, ...]
+    bands: int = 1
     before: tuple[StepRelease, ...] = ()
     noise_source: str
     seeded: bool = False
     isolation: Isolation = "vmap"
+    recorded: bool = False
     audited: str = ""
     steps_done: int
     steps_planned: int
@@ -142,8 +152,10 @@ class Statement:
         noise_source: str,
         seeded: bool = False,
         isolation: Isolation = "vmap",
+        recorded: bool = False,
         audited: str = "",
         unit: Unit = "record",
+        bands: int = 1,
         releases: Iterable[tuple[StepRelease, int]] | None = None,
         public_constants: Mapping[str, float | int | str] | None = None,
         records_noisy: bool = False,
@@ -160,8 +172,10 @@ class Statement:
             noise_source: a sentence about the randomness.
             seeded: whether the randomness comes from a seed.
             isolation: how records were kept apart.
+            recorded: whether captures were recorded and repeated.
             audited: what was found when neighbouring batches were compared.
             unit: the unit of privacy.
+            bands: over how many steps noise is correlated.
             releases: what was charged, if not the plan's releases in `steps_done` steps.
             public_constants: further ones, such as clipping bounds.
             records_noisy: whether the number of units was released with noise.
@@ -187,10 +201,12 @@ class Statement:
             budget_epsilon=plan.budget.epsilon,
             sampling=plan.release.sampling,
             queries=plan.release.queries,
+            bands=bands,
             before=plan.before,
             noise_source=noise_source,
             seeded=seeded,
             isolation=isolation,
+            recorded=recorded,
             audited=audited,
             steps_done=steps_done,
             steps_planned=plan.steps,
@@ -262,7 +278,11 @@ class Statement:
         if math.isinf(self.epsilon):
             return None
         return assumptions(
-            unit=self.unit, isolation=self.isolation, seeded=self.seeded, audited=self.audited
+            unit=self.unit,
+            isolation=self.isolation,
+            recorded=self.recorded,
+            seeded=self.seeded,
+            audited=self.audited,
         )
 
     @property
@@ -319,7 +339,9 @@ class Statement:
         )
 
     def _procedure(self) -> str:
-        if isinstance(self.sampling, PoissonSampling) and self.sampling.rate < 1:
+        if isinstance(self.sampling, CyclicSampling):
+            drawn = self._drawn_in_parts(self.sampling)
+        elif isinstance(self.sampling, PoissonSampling) and self.sampling.rate < 1:
             drawn = (
                 f"every {self.unit} is drawn with probability {self.sampling.rate:.6g}, "
                 "independently of all others (this is called Poisson sampling)"
@@ -342,7 +364,32 @@ class Statement:
         return (
             f"How training works. {earlier}It takes {_counted(self.steps_planned, 'step')}, of "
             f"which {self.steps_done:,} {'is' if self.steps_done == 1 else 'are'} done. In each "
-            f"step {drawn}.{bound} Asked in each step: {asked or 'nothing that is recorded'}."
+            f"step {drawn}.{bound}{self._correlation()} Asked in each step: "
+            f"{asked or 'nothing that is recorded'}."
+        )
+
+    def _drawn_in_parts(self, sampling: CyclicSampling) -> str:
+        often = StepRelease(sampling=sampling, queries=self.queries).participations(
+            self.steps_planned
+        )
+        taken = "takes part"
+        if sampling.rate < 1:
+            taken = f"is drawn with probability {sampling.rate:.6g}, independently of all others"
+        return (
+            f"one of {sampling.parts} parts of the {self.unit}s has its turn, and every "
+            f"{self.unit} of that part {taken}. Each {self.unit} drew its part by itself, once, "
+            f"whatever its data are. So it can take part in at most {often:,} of the steps, and "
+            "that is what epsilon counts (this is called cyclic Poisson sampling)"
+        )
+
+    def _correlation(self) -> str:
+        if self.bands == 1 or math.isinf(self.epsilon):
+            return ""
+        return (
+            f" The noise of the gradient is correlated over {self.bands} steps, so that a part of "
+            f"it cancels in the weights: no {self.unit} takes part twice within them. What it is "
+            "made from is kept in memory only; after an interruption the correlation begins anew, "
+            "which costs nothing."
         )
 
     def _accounting(self) -> str:

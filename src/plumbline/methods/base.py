@@ -66,6 +66,20 @@ class Method:
         return next((reason for reason in reasons if reason is not None), None)
 
     @property
+    def independent_reason(self) -> str | None:
+        """Why its noise cannot be correlated between steps, or None."""
+        if not self.private:
+            return f"the method '{self.name}' has no guarantee that noise could keep"
+        if not self.clipping.constant:
+            return (
+                f"the bound of the method '{self.name}' changes along the run, and correlated "
+                "noise mixes the sums of several steps"
+            )
+        if self.composition != "joint":
+            return "questions are charged one by one (basic composition)"
+        return None
+
+    @property
     def reads_released(self) -> bool:
         """Whether it computes with released gradients as whole vectors."""
         return any(rule.reads_released for rule in self.evaluation)

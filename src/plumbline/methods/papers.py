@@ -107,7 +107,7 @@ def dpsgd_f(
     return compose(clipping=PerGroup(clip, groups, count_ratio, form), name="dpsgd_f")
 
 
-@method("Sharpness-Aware Training, Alg. 1", search=DpSam.search)
+@method("Sharpness-Aware Training, Eq. 8 and 9", search=DpSam.search)
 def dp_sam(
     clip: float = 0.1, radius: float = 0.05, accounting: Literal["exact", "paper"] = "exact"
 ) -> Method:
@@ -127,7 +127,7 @@ def dp_sam(
     return method
 
 
-@method("Sharpness-Aware Training, Alg. 2", search=DpSat.search)
+@method("Sharpness-Aware Training, Alg. 1", search=DpSat.search)
 def dp_sat(clip: float = 0.1, radius: float = 0.05, as_released: bool = False) -> Method:
     """DP-SAT: uphill along the previous released gradient, at no further cost."""
     return compose(evaluation=DpSat(radius, as_released), clipping=Flat(clip), name="dp_sat")

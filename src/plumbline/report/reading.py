@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from plumbline.experiments.comparing import ComparisonTable, MethodRow, table_of
 from plumbline.experiments.files import METRICS, RECIPE, RESULT, VERSIONS, read_rows
+from plumbline.experiments.named_code import check_recipe
 from plumbline.experiments.probing import FINAL_FILE, readings_of
 from plumbline.experiments.recipe import MethodPart, Recipe
 from plumbline.experiments.run_result import RunResult, read_result
@@ -227,6 +228,7 @@ def read(folder: str | os.PathLike[str]) -> Study:
         )
     fields = json.loads(path.read_text(encoding="utf-8"))
     if "methods" in fields:
+        check_recipe(fields, root)
         return _comparison(Recipe.of(fields, str(path)), root)
     return _single(root)
 

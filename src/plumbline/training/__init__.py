@@ -6,29 +6,48 @@ from plumbline.training.checkpoint_file import CheckpointError
 from plumbline.training.distributed import RankFailed, RankLost, RanksDisagree
 from plumbline.training.fitting import Callback, StepInfo, StopFitting
 from plumbline.training.fixes import Fix, fixes, suggest_fixes
+from plumbline.training.loggers import (
+    CSVLogger,
+    Logger,
+    LoggingFailed,
+    MLflowLogger,
+    TensorBoardLogger,
+)
+from plumbline.training.looping import BatchRefused, RunFinished
 from plumbline.training.losses import BatchLoss, batch_loss
-from plumbline.training.private import BatchRefused, BudgetSpent, Private
+from plumbline.training.private import BudgetSpent, Private
 from plumbline.training.public import PublicData
 from plumbline.training.session import start
 from plumbline.training.setup import Setup
+from plumbline.training.step_losses import BadRecords, NotCovered
+from plumbline.training.worker_stream import WorkersFailed
 
 __all__ = [
+    "BadRecords",
     "BatchLoss",
     "BatchRefused",
     "BudgetSpent",
+    "CSVLogger",
     "Callback",
     "CheckpointError",
     "CheckpointMismatch",
     "Fix",
+    "Logger",
+    "LoggingFailed",
+    "MLflowLogger",
+    "NotCovered",
     "Private",
     "PrivateBatch",
     "PublicData",
     "RankFailed",
     "RankLost",
     "RanksDisagree",
+    "RunFinished",
     "Setup",
     "StepInfo",
     "StopFitting",
+    "TensorBoardLogger",
+    "WorkersFailed",
     "batch_loss",
     "fixes",
     "start",

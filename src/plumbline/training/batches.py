@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from plumbline.record_errors import T, looked_up
 from plumbline.record_random import Draws, OwnGenerators
 from plumbline.sampling import chunks
 from plumbline.training.losses import BatchLoss
+from plumbline.training.step_losses import StepLosses
 
 
 class Owner(Protocol):
@@ -64,7 +65,7 @@ class PrivateBatch:
         step: The number of the step it is for.
         indices: The records' numbers, ``[R]``. Who is in a batch is private: do not publish it.
         unit_ids: The numbers of its units, ``[N]``: records, or users, or buckets of them.
-        bad_losses: How many records have a loss that is not finite, by chunk. Private, too.
+        losses: The losses that passes over its records gave. Private, too.
     """
 
     step: int
@@ -74,10 +75,17 @@ class PrivateBatch:
     _unit: Tensor | None = field(default=None, repr=False)  # of each record, [R], ascending
     _together: bool = field(default=False, repr=False)
     _share: tuple[int, int] = field(default=(0, 1), repr=False)  # which one, of how many
-    bad_losses: dict[int, float] = field(default_factory=dict, repr=False)
+    losses: StepLosses = field(default_factory=StepLosses, repr=False)
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError(
+            "A batch of a private run is not a tuple of tensors. Write `for batch in private:` and "
+            "in it `private.step(batch)`, which fetches the records itself; "
+            "`private.fetch(batch.indices)` gives them, if there are any."
+        )
 
     @property
     def noise_multiplier(self) -> float:
@@ -296,10 +304,9 @@ class PrivateChunk:
                 return self._batch.with_same_random_numbers(run)
 
             programs, drawn = self._owner.programs, self._owner.generators.used
-            if programs is None or drawn or self._owner.isolation != "vmap":
+            if programs is None or drawn or one.company is not None:
                 return with_own_numbers()
-            given = one.batch, where, one.company
-            return programs.run(with_own_numbers, one.model, given, one.records)
+            return programs.run(with_own_numbers, one.loss, one.batch, where, one.records)
 
         return self._naming(lambda: self._by_unit(self._pass(rows), taken))
 
@@ -347,8 +354,7 @@ class PrivateChunk:
             with own_statistics(whole.model):
                 return _together(whole, self.units, taken, alone=self._together)
         gradients = _of_two(whole, taken) if whole.rows == 1 else taken(whole)
-        bad = gradients.records - int(torch.isfinite(gradients.losses).sum())
-        self._batch.bad_losses[self._place] = bad * self.records / gradients.records
+        self._batch.losses.note(self._place, gradients.losses, self.records)
         return gradients if whole.unit is None else gradients.pool(whole.unit, self.units)
 
     def _pass(self, rows: Rows | None) -> _Pass:

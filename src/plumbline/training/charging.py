@@ -41,32 +41,36 @@ class Charges:
         self.run = run
         self.attempt = attempt
         self._plan = plan
-        self._release = plan.release.to_dict()
+        self._release = plan.release.of_run(run).to_dict()
         self._ledger = ledger
         self._ranks = ranks
         self._count = count
         self._digest_key = digest_key
         self._journal = journal
+        self._mark = ""  # of the last step
 
     @property
     def count(self) -> int:
         """How many steps are charged; if there is a ledger, what it says."""
         return self._count if self._ledger is None else self._ledger.charged(self.run)
 
-    def charge(self, step: int, query: Query, *beside: Any) -> None:
+    def charge(self, step: int, query: Query, *beside: Any, follows: bool = False) -> None:
         """Charges a step, once every rank has its part of the first answer.
 
         Args:
             step: Which step.
             query: Its first question.
             beside: What its later questions depend on.
+            follows: Whether its answer depends on exact values of the step before too, and by that
+                on those before it.
 
         Raises:
             LedgerError: If the step could not be charged.
         """
         mark = ""
         if self._digest_key is not None:
-            mark = inputs_digest(self._digest_key, query, *beside)
+            chain = (self._mark,) if follows else ()
+            mark = self._mark = inputs_digest(self._digest_key, query, *beside, *chain)
         marks = self._ranks.meet(f"step {step}", mark)
         if self._ledger is not None:
             position = None

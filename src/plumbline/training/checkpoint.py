@@ -15,7 +15,8 @@ them depends on the randomness:
 Steps whose updates are in the journal (``journal``) are not among them: these updates are made
 again, as they were released. Of several processes the first writes and reads, and all take part. A
 run may go on with another number of processes; their shares of the noise are then others, and a
-deterministic run too does not make steps again.
+deterministic run too does not make steps again. Nor does one whose noise is correlated between
+steps: the exact sums that it was made from are not stored.
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ import torch
 
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.ledger import Position
-from plumbline.training.checkpoint_content import check_fields, fitting, sealed, unsealed
+from plumbline.training.checkpoint_content import (
+    check_fields,
+    damaged,
+    fitting,
+    sealed,
+    unsealed,
+)
 from plumbline.training.checkpoint_file import (
     CheckpointError,
     read_file,
@@ -48,6 +55,8 @@ if TYPE_CHECKING:
     from plumbline.training.private import Private
 
 FORMAT = 1
+PARTS = "parts"
+"""What the key of the records' parts is stored under."""
 _KIND = "plumbline checkpoint"
 _PLANNED = (
     "noise_multiplier",
@@ -71,7 +80,8 @@ def save(private: Private, path: str | os.PathLike[str]) -> None:
     Call it between steps, so that everything in it is of one moment; where several processes make
     the run, on all of them: the first one writes. It holds the model, the optimizer, the
     schedulers, the method's state and the run's position; of the noise and of the sampling no key,
-    and no seed. State of single records, which few methods have, goes to ``<path>.PRIVATE``.
+    and no seed. State of single records, which few methods have, goes to ``<path>.PRIVATE``, and so
+    does the key of their parts, where noise is correlated.
 
     Raises:
         CheckpointError: If it cannot be written, or holds what ``torch.load(weights_only=True)``
@@ -98,7 +108,7 @@ def save(private: Private, path: str | os.PathLike[str]) -> None:
 
 
 def _write(private: Private, path: Path, random: Sequence[Any], states: Mapping[str, Any]) -> None:
-    state_of_records = private.method.private_state_dict()
+    state_of_records = private.private_state_dict()
     token = secrets.token_hex(8)
     position = None if private.ledger is None else private.ledger.position
     content = {
@@ -171,7 +181,7 @@ def older_than_known(setup: Setup, stored: Mapping[str, Any]) -> tuple[str, ...]
     Everything that was released since stays charged, since the ledger says what was spent and the
     checkpoint does not. A run that makes the same steps again, bit for bit, needs no warning.
     """
-    if setup.ledger is None or (setup.seed is not None and setup.deterministic):
+    if setup.ledger is None or setup.repeatable:
         return ()
     later = setup.ledger.later_checkpoint(
         stored["run"], token=stored["token"], position=Position(**stored["ledger"])
@@ -199,20 +209,40 @@ def remade(setup: Setup, stored: Mapping[str, Any], ranks: int) -> bool:
     return setup.repeatable and bool(stored["ranks"] == ranks)
 
 
+def parts_key(stored: Mapping[str, Any], path: Path) -> bytes:
+    """The key that the records' parts are drawn with, from the file marked PRIVATE.
+
+    Raises:
+        CheckpointError: If it is not there: with other parts, records would take part too often.
+    """
+    key = _of_records(stored, path).get(PARTS) if stored["has_private_state"] else None
+    if not isinstance(key, str):
+        raise damaged(path, "the file marked PRIVATE does not say in which part records are")
+    return bytes.fromhex(key)
+
+
+def _of_records(stored: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """What the file marked PRIVATE has."""
+    return unsealed(_from_bytes(read_partner(path, stored["token"]), path), path)
+
+
 def restore(private: Private, stored: Mapping[str, Any], path: Path) -> None:
     """Loads all states, those first that may not fit what the user gave.
 
     Raises:
         CheckpointError: If a state does not fit its object.
     """
-    with fitting(path):
-        _restore(private, stored, path)
-
-
-def _restore(private: Private, stored: Mapping[str, Any], path: Path) -> None:
-    state_of_records = None
+    state_of_records: dict[str, Any] = {}
     if stored["has_private_state"]:
-        state_of_records = unsealed(_from_bytes(read_partner(path, stored["token"]), path), path)
+        state_of_records = private.ranks.from_first(
+            "the state of single records", lambda: _of_records(stored, path)
+        )
+        state_of_records.pop(PARTS, None)  # which the sampler was made with
+    with fitting(path):
+        _restore(private, stored, state_of_records)
+
+
+def _restore(private: Private, stored: Mapping[str, Any], state_of_records: dict[str, Any]) -> None:
     if private.sharded:
         stored = _cut(private, stored)
     private.model.load_state_dict(stored["model"])
@@ -220,7 +250,7 @@ def _restore(private: Private, stored: Mapping[str, Any], path: Path) -> None:
     for scheduler, state in zip(private.setup.schedulers, stored["schedulers"], strict=True):
         scheduler.load_state_dict(state)
     private.method.load_state_dict(stored["method"])
-    if state_of_records is not None:
+    if state_of_records:
         private.method.load_private_state_dict(state_of_records)
     if private.average is not None:
         private.average.load_state_dict(stored["average"])

@@ -8,6 +8,7 @@ metrics are exact answers about data; they are computed only when asked for, and
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,13 +19,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import nn
 
+from plumbline.training.loggers import Logger
+from plumbline.training.looping import until
 from plumbline.training.progress import Display, display_on
 from plumbline.without_trace import evaluating, no_trace
 
 if TYPE_CHECKING:
-    from plumbline.training.batches import PrivateBatch
     from plumbline.training.private import Private
 
 Metric = Callable[[nn.Module], float]
@@ -81,7 +83,8 @@ def fit(
         show: ``"epsilon"``, and ``"loss"`` for the mean training loss of some batches, which is
             not covered by epsilon.
         metrics: Functions of the model, by name, computed (in evaluation mode, without gradients)
-            and shown about twenty times along the run. Not covered by epsilon.
+            and shown about twenty times along the run, and written where a logger has a point. Not
+            covered by epsilon.
         progress: The console to show progress on; by default standard error, with a bar on a
             terminal and plain lines elsewhere. False shows nothing, and of several processes only
             the first one shows any.
@@ -110,13 +113,13 @@ def fit(
                 delta=info.delta,
             )
         )
-        watching = _Watch(private, display, "loss" in show, metrics)
+        loggers = [one for one in callbacks if isinstance(one, Logger) and private.ranks.first]
+        watching = _Watch(private, display, "loss" in show, metrics, loggers)
         interrupted = stack.enter_context(_interruptible(display))
-        for batch in private:
-            watching.before(batch)
-            private.step(batch)
+        for batch in until(private, private.stop):
+            loss = private.step(batch)
             info = _info(private)
-            watching.after(info)
+            watching.after(info, loss)
             try:
                 for call in calls:
                     call(private, info)
@@ -136,39 +139,38 @@ class _Watch:
     """Takes the readings that are not covered, when they are due, and passes them on."""
 
     def __init__(
-        self, private: Private, display: Display, loss: bool, metrics: Mapping[str, Metric]
+        self,
+        private: Private,
+        display: Display,
+        loss: bool,
+        metrics: Mapping[str, Metric],
+        loggers: Sequence[Logger],
     ) -> None:
         self._private = private
         self._display = display
         self._loss = loss
         self._metrics = metrics
+        self._loggers = loggers
         self._readings: dict[str, float] = {}
 
-    def before(self, batch: PrivateBatch) -> None:
-        if self._loss and self._display.is_due(batch.step + 1, self._display.beats):
-            losses = _losses(self._private.model, batch)
-            if len(losses):
-                self._readings["loss"] = float(losses.mean())
-
-    def after(self, info: StepInfo) -> None:
-        if self._metrics and self._display.is_due(info.step):
+    def after(self, info: StepInfo, loss: float) -> None:
+        new: dict[str, float] = {}
+        due = [one for one in self._loggers if one.is_due(info.step, self._private.stop)]
+        shown = self._display.is_due(info.step, self._display.beats)
+        if self._loss and (shown or due) and not math.isnan(loss):
+            new["loss"] = float(loss)
+        if self._metrics and (self._display.is_due(info.step) or due):
             with (
                 no_trace(self._private.model),
                 torch.no_grad(),
                 evaluating(self._private.model),
             ):
                 for name, metric in self._metrics.items():
-                    self._readings[name] = float(metric(self._private.model))
+                    new[name] = float(metric(self._private.model))
+        self._readings |= new
         self._display.update(info.step, info.epsilon, self._readings)
-
-
-def _losses(model: nn.Module, batch: PrivateBatch) -> Tensor:
-    """The finite losses of this rank's share of the batch, ``[R]``, as the step will see them."""
-    with no_trace(model), torch.no_grad():
-        seen = batch.chunks()
-        parts = [chunk.losses().detach().double().cpu() for chunk in seen]
-    losses = torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
-    return losses[torch.isfinite(losses)]
+        for logger in due if new else ():
+            logger.log(info.step, not_covered=new)
 
 
 @contextmanager

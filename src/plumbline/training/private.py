@@ -13,7 +13,7 @@ import copy
 import hashlib
 import os
 import random
-import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -26,39 +26,38 @@ from torch import Tensor, nn
 from plumbline.clipping import Program
 from plumbline.evaluation import Views
 from plumbline.gradients.model_parts import parts_of
-from plumbline.gradients.programs import Programs
+from plumbline.gradients.opaque import refuse_autocast
+from plumbline.gradients.programs import Programs, Trust
 from plumbline.gradients.state_watch import StateWatch
 from plumbline.mechanism.accountant import EpsilonCurve
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.random_source import RandomSource
 from plumbline.mechanism.release import Query
-from plumbline.mechanism.statement import Statement
 from plumbline.record_random import OwnGenerators
 from plumbline.sampling import PoissonSampler, UserSampler
+from plumbline.training import looping
 from plumbline.training.answering import Answers
 from plumbline.training.averaging import WeightAverage
 from plumbline.training.batches import ChosenBatch, PrivateBatch
 from plumbline.training.charging import Charges
-from plumbline.training.checkpoint import save
-from plumbline.training.distributed import Ranks, shared_by
+from plumbline.training.checkpoint import PARTS, save
+from plumbline.training.distributed import Ranks
 from plumbline.training.distributed_shards import Shards, is_shard
-from plumbline.training.fetch_check import FetchCheck
+from plumbline.training.fetching import Fetching
 from plumbline.training.fitting import Callback, Metric, StepInfo, fit
 from plumbline.training.keeping import Keeper, crash_cost
+from plumbline.training.looping import BatchRefused
 from plumbline.training.own_neighbours import NeighbourAudit, audit_neighbours
 from plumbline.training.parameters import apply, require_same, trainable
 from plumbline.training.public import PublicStream
-from plumbline.training.records import to_device
 from plumbline.training.run_identity import feed
 from plumbline.training.schedules import Schedules
 from plumbline.training.setup import Setup
+from plumbline.training.stating import RECORDED, statement_of
+from plumbline.training.step_losses import NotCovered
 
 _COMPARED = 100
 """At every so many steps, ranks compare their weights and the method's state."""
-
-
-class BatchRefused(RuntimeError):
-    """A step was asked for with a batch that the sampler did not just draw."""
 
 
 class BudgetSpent(RuntimeError):
@@ -76,6 +75,7 @@ class Private:
         plan: The budget made exact: noise, steps, sampling rate.
         ledger: Where steps are charged, if anywhere.
         run: The run's id in the ledger.
+        first_step: The step at which this object began, or went on from a checkpoint.
         steps_done: How many steps are done. A step that was charged counts, even if it was lost.
         made: How many updates are made: the steps done, less those that were lost.
         stop: The step at which the run ends.
@@ -108,6 +108,7 @@ class Private:
         shards: Shards | None = None,
         processes: Sequence[int] = (),
         public: PublicStream | None = None,
+        parts: bytes | None = None,
     ) -> None:
         self.setup = setup
         self.model = setup.model
@@ -127,7 +128,7 @@ class Private:
         self.plan = plan
         self.run = charges.run
         self.attempt = charges.attempt
-        self.steps_done = steps_done
+        self.first_step = self.steps_done = steps_done
         self.made = made
         self.stop = stop
         self.warnings = tuple(warnings)
@@ -136,7 +137,6 @@ class Private:
             self.not_covered += (public.not_covered,)
         self.released: dict[str, Tensor] | None = None
         self._public = public
-        self._records = setup.records
         self.ranks = ranks
         self.processes = tuple(sorted({*processes, ranks.count}))
         self._source = source
@@ -144,18 +144,23 @@ class Private:
         self._shards = shards
         self._sampler = sampler
         self._sampler.step = steps_done
+        self._parts = parts
+        self.bands = setup.bands(plan.steps)
         self._charges = charges
         self.keeper = keeper
         self._schedules = Schedules(setup.schedulers)
         self._answers: Answers | None = None
         self._pending: PrivateBatch | None = None
-        self._fetch_check = FetchCheck(self._records, source)
+        self._fetching = Fetching(setup.records, source, self._own_chunks, stop, setup.workers)
+        weakref.finalize(self, self._fetching.close)
         drawn = int.from_bytes(source.stream("state watch").bytes(7), "little")
         augments = [rule.augment for rule in self.method.evaluation if isinstance(rule, Views)]
         self._watch = StateWatch(
             self.model, torch.Generator().manual_seed(drawn), beside=[setup.loss, *augments]
         )
         self.programs: Programs | None = None
+        if self.isolation == "vmap":
+            self.programs = Programs(self.model, setup.loss)
         self._trained = trainable(self.model)
         self.audited: NeighbourAudit | None = None
         self._curve = EpsilonCurve(
@@ -174,22 +179,37 @@ class Private:
     def __iter__(self) -> Iterator[PrivateBatch]:
         """The batches of the remaining steps, each to be stepped on.
 
-        After a ``break``, a new loop begins with the batch that was not stepped on.
+        After a ``break``, a new loop begins with the batch that was not stepped on. A loop over a
+        run that an earlier loop finished warns (``RunFinished``).
         """
-        while self.steps_done < self.stop:
-            before = self.steps_done
-            yield self._draw()
-            if self.steps_done == before:
-                raise BatchRefused(
-                    f"The batch of step {before} was passed over without private.step(batch). A "
-                    "step's batch, empty or not, is part of what is accounted: step on every "
-                    "batch, or leave the loop with break and start it again later."
-                )
+        return looping.all_batches(self)
+
+    def epoch(self, number: int | None = None) -> Iterator[PrivateBatch]:
+        """The batches of one epoch, each to be stepped on.
+
+        An epoch is a public number of steps, 1/q rounded, where q is the sampling rate; all
+        epochs together have the budget's steps, exactly.
+
+        Args:
+            number: Which one, from 0 to ``epochs`` - 1. Of one that was made before the run was
+                resumed there are no batches left. By default the one in which the run stands.
+        """
+        return looping.epoch(self, number)
+
+    @property
+    def epochs(self) -> int:
+        """The number of epochs of the whole run."""
+        return self.plan.epochs
 
     @property
     def seeded(self) -> bool:
         """Whether the randomness can be recomputed from a seed."""
         return not self._source.secure
+
+    @property
+    def noise_source(self) -> str:
+        """Where the randomness comes from, in a sentence."""
+        return self._source.describe()
 
     @property
     def sharded(self) -> bool:
@@ -215,11 +235,15 @@ class Private:
             kept=self.setup.checkpoint is not None, repeatable=repeatable, ahead=ahead
         )
 
-    def step(self, batch: PrivateBatch) -> None:
+    def step(self, batch: PrivateBatch) -> NotCovered:
         """One accounted update: asks, charges, adds noise, lets optimizer and schedulers step.
 
         Where the run has a checkpoint file, what was released is in its journal before the weights
         move, and a checkpoint is written when it is time.
+
+        Returns:
+            The mean loss of the batch (of this process's share), as the step saw it: exact, so not
+            covered by epsilon, and it says so when printed. NaN for an empty batch.
 
         Raises:
             BudgetSpent: If the run has no steps left.
@@ -234,8 +258,16 @@ class Private:
                 "its budget pays for. A further step would cost more than was planned; to train "
                 "longer, plan a new run with a budget of its own."
             )
-        with self.ranks.failing_together():
-            self._step(batch)
+        try:
+            with self.ranks.failing_together():
+                refuse_autocast()
+                self._step(batch)
+        except BaseException:
+            self._fetching.close()
+            raise
+        if self.steps_done >= self.stop:
+            self._fetching.close()
+        return batch.losses.mean
 
     def fit(
         self,
@@ -305,6 +337,11 @@ class Private:
         self._sampler.load_state_dict({**state, "records": self._sampler.records})
         self._sampler.step = self.steps_done
 
+    def private_state_dict(self) -> dict[str, Any]:
+        """What belongs to single records, for a file marked PRIVATE: theirs, and their parts."""
+        parts = {} if self._parts is None else {PARTS: self._parts.hex()}
+        return self.method.private_state_dict() | parts
+
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
         # As every step requires, those that the run began with; shards are new objects each time.
@@ -323,13 +360,11 @@ class Private:
             step: The step whose random numbers the records are read with; by default the next one.
         """
         device = next(iter(self.parameters().values())).device
-        records = self._records
-        key = "" if records.selected else self.draws_key(self.steps_done if step is None else step)
-        return to_device(records.fetch(indices, key), device)
+        return self._fetching.fetch(indices, self.steps_done if step is None else step, device)
 
     def draws_key(self, step: int) -> str:
         """The key of the records' own random numbers in a step."""
-        return self._source.stream("draws", step).bytes(16).hex()
+        return self._fetching.key(step)
 
     def epsilon(self, *, exact: bool = False) -> float:
         """Epsilon spent so far at the budget's delta: from a cached curve, rounded up.
@@ -341,12 +376,12 @@ class Private:
         if steps == 0 and not self.plan.before:
             return 0.0
         if exact:
-            return self._statement(steps).epsilon
+            return statement_of(self, steps).epsilon
         return self._curve(steps)
 
     def statement(self, format: str = "text") -> str:
         """The guarantee with its assumptions, in words ("text") or for programs ("json")."""
-        statement = self._statement(self.charged)
+        statement = statement_of(self, self.charged)
         if format == "json":
             return statement.json()
         if format != "text":
@@ -361,17 +396,29 @@ class Private:
         return audit_neighbours(self, **settings)
 
     def record_captures(self) -> None:
-        """Records what captures do, and runs that instead of the model's code: for small models.
+        """Records captures of a small model with code of its own, and runs it without that code.
 
-        On trust: what the model's code reads must not change during the run, but for its weights
-        and what is watched (docs/isolation.md). The statement says so.
+        Captures of torch's own modules are recorded anyway. For others it is on trust: what the
+        model's code reads must not change during the run, but for its weights and what is watched
+        (docs/isolation.md). The statement says so.
+
+        Raises:
+            ValueError: If records are run one after the other.
         """
+        if self.programs is None:
+            raise ValueError(
+                'Captures can be recorded with isolation="vmap" only; this run has "loop".'
+            )
+        if self.programs.proven:
+            return
         coin = random.Random(self._source.stream("programs").bytes(8))
-        self.programs = Programs(lambda: self._watch.changes, coin.random)
-        self.warnings = (*self.warnings, _RECORDED)
+        trust = Trust(lambda: self._watch.changes, coin.random)
+        self.programs = Programs(self.model, self.setup.loss, trust)
+        self.warnings = (*self.warnings, RECORDED)
 
     def close(self) -> None:
-        """Releases the noise prepared ahead; the ledger stays open."""
+        """Ends worker processes and releases the noise prepared ahead; the ledger stays open."""
+        self._fetching.close()
         if self._answers is not None:
             self._answers.close()
             self._answers = None
@@ -404,12 +451,21 @@ class Private:
             return self._sampler.records_of(units)
         return units, None
 
-    def _draw(self) -> PrivateBatch:
-        units = self._sampler.indices(self.steps_done)
+    def draw(self) -> PrivateBatch:
+        """The batch of the next step, for ``step``; loops over the run call this."""
+        self._fetching.begin(self.steps_done)
+        self._pending = self._batch(self.steps_done)
+        return self._pending
+
+    def _batch(self, step: int) -> PrivateBatch:
+        units = self._sampler.indices(step)
         indices, groups = self.records_of(units)
         share = self.ranks.rank, self.ranks.count
-        self._pending = PrivateBatch(self.steps_done, indices, units, self, groups, _share=share)
-        return self._pending
+        return PrivateBatch(step, indices, units, self, groups, _share=share)
+
+    def _own_chunks(self, step: int) -> list[Tensor]:
+        """The records of a step that this process takes, in chunks."""
+        return [chunk.indices for chunk in self._batch(step).chunks()]
 
     def _accept(self, batch: PrivateBatch) -> None:
         if batch is not self._pending or not isinstance(batch, PrivateBatch):
@@ -431,7 +487,7 @@ class Private:
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
             self.ranks.require_same("The state of the run", self._state_digest())
         with self._shards.gathered() if self._shards is not None else nullcontext():
-            self._fetch_check.test(batch.indices, batch.step, self.draws_key)
+            self._fetching.check(batch.indices, batch.step)
             # Before the charge: should it fail, nothing is spent.
             public: dict[str, Tensor] = {}
             if self._public is not None:
@@ -439,7 +495,7 @@ class Private:
                     self.model, self.parameters(), batch.step, self.ranks
                 )
             update = self.released = self._released(batch)
-        _warn_of_bad_records(batch)
+        batch.losses.warn_of_bad(len(batch), stacklevel=4)
         summed = {name: g + public[name] if public else g for name, g in update.items()}
         self.keeper.release(self, batch.step, summed)
         self.apply(summed)
@@ -502,7 +558,7 @@ class Private:
         beside: list[Any] = []
         if len(self.plan.release.queries) > 1:
             beside = [self.parameters(), self.method.state_dict()]
-        self._charges.charge(step, query, *beside)
+        self._charges.charge(step, query, *beside, follows=self._answering().follows(step))
         # From here on the step is spent: should it fail, its batch and noise are not used again.
         self.steps_done = step + 1
         self._sampler.step = self.steps_done
@@ -516,57 +572,5 @@ class Private:
             # thread only takes turns with it, and costs more than it saves.
             on_processor = parameters[0].device.type == "cpu"
             ahead = 0 if on_processor else self.stop
-            self._answers = Answers(self._noise, numel, ahead, self.ranks, self._shards)
+            self._answers = Answers(self._noise, numel, ahead, self.ranks, self._shards, self.bands)
         return self._answers
-
-    def _statement(self, steps: int) -> Statement:
-        constants: dict[str, float | int | str] = {
-            "expected batch size": self.plan.expected_batch_size,
-            "method": self.method.name,
-        }
-        return Statement.for_run(
-            self.plan,
-            steps_done=steps,
-            noise_source=self._source.describe() + shared_by(self.processes, seeded=self.seeded),
-            seeded=self.seeded,
-            isolation=self.isolation,
-            audited="" if self.audited is None else self.audited.verdict,
-            unit="user" if isinstance(self._sampler, UserSampler) else "record",
-            public_constants=constants,
-            given=self.setup.not_covered,
-            stated=self.setup.stated,
-            records_noisy=self.setup.records_noisy,
-            not_covered=self.not_covered,
-            warnings=(*self.warnings, *_of_loss(self.lost, self.plan.steps)),
-        )
-
-
-_RECORDED = (
-    "Captures were recorded and run without the model's own code. The guarantee holds if nothing "
-    "that the model's code reads changed during the run, but for its weights."
-)
-
-
-def _of_loss(lost: int, steps: int) -> list[str]:
-    if not lost:
-        return []
-    return [
-        f"{lost} of the {steps} planned steps were charged and their results lost, when the run "
-        "was interrupted. They count as spent, and so many updates fewer were made."
-    ]
-
-
-class BadRecords(UserWarning):
-    """Many records have a loss that is not finite."""
-
-
-def _warn_of_bad_records(batch: PrivateBatch) -> None:
-    if len(batch) > 1 and 2 * sum(batch.bad_losses.values()) >= len(batch):
-        warnings.warn(
-            "At least half of the records of a batch have a loss that is not finite. They count as "
-            "zero, so that they cannot hurt the guarantee, but nothing is learned from them and "
-            "the budget is spent all the same: look for missing values in the data. (This was "
-            "told by looking at records; do not publish it.)",
-            BadRecords,
-            stacklevel=4,
-        )

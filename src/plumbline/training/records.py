@@ -35,10 +35,12 @@ class Records(ABC):
     """A data set whose records can be fetched by number.
 
     Attributes:
+        data: The data set.
         selected: Whether records are rows of tensors, which no code of the user's reads: there is
             nothing that a key could change.
     """
 
+    data: Any
     selected = False
 
     @abstractmethod
@@ -61,14 +63,14 @@ class TensorRecords(Records):
     selected = True
 
     def __init__(self, data: Any, length: int) -> None:
-        self._data = data
+        self.data = data
         self._length = length
 
     def __len__(self) -> int:
         return self._length
 
     def fetch(self, index: Tensor, key: str = "") -> Any:
-        return mapped(lambda tensor: tensor.index_select(0, index.to(tensor.device)), self._data)
+        return mapped(lambda tensor: tensor.index_select(0, index.to(tensor.device)), self.data)
 
 
 class RowByRow(Records):
@@ -78,25 +80,33 @@ class RowByRow(Records):
     """
 
     def __init__(self, data: Any) -> None:
-        self._data = data
+        self.data = data
 
     def __len__(self) -> int:
-        return len(self._data)
+        return len(self.data)
 
     def fetch(self, index: Tensor, key: str = "") -> Any:
-        return self._data.fetch(index)
+        return self.data.fetch(index)
 
 
 class OneByOne(Records):
     """A data set that is asked for one record at a time."""
 
     def __init__(self, data: Any, pad_to: PadTo | None, collate: Collate | None = None) -> None:
-        self._data = data
+        self.data = data
         self._padding = Padding(pad_to)
         self._generators = held_by(data, collate)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_generators"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        # In another process, global ones are those of that process.
+        self._generators = held_by(self.data, state.get("_collate"))
+
     def __len__(self) -> int:
-        return len(self._data)
+        return len(self.data)
 
     @abstractmethod
     def read(self, number: int) -> Any:
@@ -136,7 +146,7 @@ class MappedRecords(OneByOne):
         rows = read_quietly(self._rows, number)
         if len(rows) != 1:
             raise UnequalRecords(
-                f"{type(self._data).__name__}.__getitems__ was asked for one record and gave "
+                f"{type(self.data).__name__}.__getitems__ was asked for one record and gave "
                 f"{len(rows)}. It must give one for each number."
             )
         if self._collate is _default:
@@ -144,7 +154,7 @@ class MappedRecords(OneByOne):
         return read_quietly(lambda _: self._collate(rows), number)
 
     def _rows(self, number: int) -> list[Any]:
-        return [self._data[number]] if self._many is None else list(self._many([number]))
+        return [self.data[number]] if self._many is None else list(self._many([number]))
 
 
 def _default(rows: list[Any]) -> Any:
@@ -164,7 +174,7 @@ class FetchedRecords(OneByOne):
     """A data set of the user's that has ``fetch(index)``, asked for one record at a time."""
 
     def read(self, number: int) -> Any:
-        return read_quietly(lambda k: self._data.fetch(torch.tensor([k])), number)
+        return read_quietly(lambda k: self.data.fetch(torch.tensor([k])), number)
 
 
 class TableRecords(OneByOne):
@@ -182,10 +192,10 @@ class TableRecords(OneByOne):
         self._kinds = {name: _kind(feature) for name, feature in data.features.items()}
 
     def read(self, number: int) -> Any:
-        return self._data[[number]]
+        return self.data[[number]]
 
     def fetch(self, index: Tensor, key: str = "") -> Any:
-        columns = self._data[index.tolist()]
+        columns = self.data[index.tolist()]
         if not all(_is_own(column, self._kinds.get(name)) for name, column in columns.items()):
             return super().fetch(index, key)
         if not self._pads and all(isinstance(column, Tensor) for column in columns.values()):
@@ -311,7 +321,8 @@ def _is_rows(value: Any) -> bool:
 
 def to_device(data: Any, device: torch.device) -> Any:
     """The tensors of a chunk on the model's device."""
-    return mapped(lambda x: x.to(device) if isinstance(x, Tensor) else x, data)
+    aside = device.type != "cpu"  # pinned memory is copied beside the computation
+    return mapped(lambda x: x.to(device, non_blocking=aside) if isinstance(x, Tensor) else x, data)
 
 
 def mapped(function: Callable[[Any], Any], data: Any) -> Any:

@@ -77,7 +77,7 @@ def _resumed(setup: Setup, ranks: Ranks, path: Path, stored: Mapping[str, Any]) 
     plan = checkpoint.plan_of(setup, stored, path, ranks)
     found = journal.Found()
     if not setup.repeatable:
-        of_records = stored["has_private_state"]
+        of_records = setup.method.keeps_records
         found = ranks.from_first("the journal", lambda: journal.read(path, private=of_records))
     saved = stored["steps_done"]
     begun = max(saved, found.begun)
@@ -93,6 +93,7 @@ def _resumed(setup: Setup, ranks: Ranks, path: Path, stored: Mapping[str, Any]) 
             (_NO_LEDGER,) if setup.ledger is None else checkpoint.older_than_known(setup, stored)
         ),
         processes=stored["processes"],
+        parts=_stored_parts(setup, stored, path, ranks),
     )
     private = _start(setup, plan, ranks, past)
     checkpoint.restore(private, stored, path)
@@ -102,6 +103,14 @@ def _resumed(setup: Setup, ranks: Ranks, path: Path, stored: Mapping[str, Any]) 
     else:
         private.keeper.begin_anew(private.steps_done)
     return private
+
+
+def _stored_parts(
+    setup: Setup, stored: Mapping[str, Any], path: Path, ranks: Ranks
+) -> bytes | None:
+    if setup.correlated is None or setup.seed is not None:
+        return None
+    return ranks.from_first("the parts", lambda: checkpoint.parts_key(stored, path))
 
 
 _NO_LEDGER = (
@@ -125,6 +134,7 @@ class _Past:
         charged: How many steps were charged, where there is no ledger to ask.
         warnings: For the statement.
         processes: How many ranks there were in earlier sessions.
+        parts: The key of the records' parts, where noise is correlated and there is no seed.
     """
 
     run: str
@@ -136,6 +146,7 @@ class _Past:
     charged: int = 0
     warnings: tuple[str, ...] = ()
     processes: Sequence[int] = ()
+    parts: bytes | None = None
 
 
 def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past) -> Private:
@@ -152,12 +163,20 @@ def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past) -> Private:
     weights = [*setup.model.parameters(), *setup.model.buffers()]
     ranks.take_from_first("the first weights", [one for one in weights if not is_shard(one)])
     drawing, source, noise = _sources(setup.seed, decided, ranks)
-    sampler = setup.sampler(plan.sampling_rate, drawing)
+    # Parts are the same in all sessions of a run.
+    parts = SecureSource(decided.parts) if setup.seed is None else SeededSource(setup.seed, "parts")
+    sampler = setup.sampler(plan.release.sampling.rate, drawing, parts)
     if sampler.event() != plan.release.sampling:
         raise ValueError(
             f"The sampler draws batches by {sampler.event()}, and the plan accounts for "
             f"{plan.release.sampling}: epsilon would be that of another run. Give it the plan's "
             "sampling."
+        )
+    if len(setup.bands(plan.steps)) > sampler.parts:
+        raise ValueError(
+            f"Noise is correlated over {len(setup.bands(plan.steps))} steps, and the sampler lets "
+            f"a record take part in one of {sampler.parts}: two of its columns would overlap, and "
+            "it would be charged too little. Give the sampler as many parts as there are bands."
         )
     if setup.deterministic:
         # Each layer's first kernel, which its shape alone decides. A table of choices, kept in the
@@ -193,6 +212,7 @@ def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past) -> Private:
         shards=shards,
         processes=past.processes,
         public=public,
+        parts=decided.parts if setup.seed is None and setup.correlated is not None else None,
     )
 
 
@@ -210,6 +230,7 @@ class _Decided:
     Attributes:
         facts: The settings that all must have.
         key: What batches are drawn from, in a run without a seed.
+        parts: What the records' parts are drawn from, in such a run.
         steps_done: Where the run stands.
         stop: Where the run ends.
         charged: How many steps are charged.
@@ -219,6 +240,7 @@ class _Decided:
 
     facts: Facts
     key: bytes
+    parts: bytes
     run: str
     attempt: int
     steps_done: int
@@ -246,7 +268,7 @@ def _decide(setup: Setup, plan: Plan, past: _Past) -> _Decided:
         replays = sum(here <= position < beyond for position in ledger.noise_positions(past.run))
         left = max(0, plan.steps - charged)
         if left:
-            ledger.require_room(plan.release.to_dict(), left)
+            ledger.require_room(plan.release.of_run(past.run).to_dict(), left)
         stop = min(stop, at + replays + left)
     if plan.release.composition == "basic":
         warnings = (
@@ -258,6 +280,7 @@ def _decide(setup: Setup, plan: Plan, past: _Past) -> _Decided:
     return _Decided(
         facts=_agreed(setup, plan),
         key=b"" if seed is not None else secrets.token_bytes(32),
+        parts=past.parts or secrets.token_bytes(32),
         run=past.run,
         attempt=past.attempt,
         steps_done=at,
@@ -304,6 +327,11 @@ def _refuse_ranks(setup: Setup, ranks: Ranks, shards: Shards | None) -> None:
         raise ValueError(
             "Public data is given beside sharded parameters, which is not supported: their "
             "gradient would be whole on every process. Leave fully_shard out, or the public data."
+        )
+    if shards is not None and setup.correlated is not None:
+        raise ValueError(
+            "Correlated noise is asked for beside sharded parameters, which is not supported. "
+            "Leave fully_shard out, or noise."
         )
     if ranks.count == 1:
         return

@@ -18,24 +18,30 @@ from torch import Tensor, nn
 
 from plumbline.checks import check_decay
 from plumbline.gradients import Isolation
+from plumbline.gradients.opaque import refuse_autocast, refuse_opaque
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.random_source import RandomSource
 from plumbline.mechanism.release import StepRelease
 from plumbline.methods.base import Method
-from plumbline.sampling import PoissonSampler, UserSampler, group_by_user
+from plumbline.noise import Banded
+from plumbline.sampling import Parts, PoissonSampler, UserSampler, group_by_user
 from plumbline.training.losses import BatchLoss, Loss, per_record
 from plumbline.training.public import PublicData
 from plumbline.training.records import Collate, Records, records_of
 from plumbline.training.run_identity import Facts, facts_of
 from plumbline.training.stacking import PadTo
+from plumbline.training.worker_stream import Workers
 from plumbline.transformer_masks import learn_mask
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Setup:
     """A run as the user described it: the arguments of ``plumbline.make_private``, checked.
+
+    A data loader is given by its parts (``loaders``): the data set, ``workers``, and ``replaced``,
+    sentences on what the accounting replaces.
 
     Raises:
         ValueError: If the arguments do not fit each other; the message says what to change.
@@ -62,13 +68,19 @@ class Setup:
     pad_to: PadTo | None = None
     public: PublicData | None = None
     averaging: float | None = None
+    noise: Banded | None = None
     before: Sequence[StepRelease] = ()
     checkpoint: str | os.PathLike[str] | None = None
     schedulers: Sequence[Any] = ()
+    workers: Workers | None = None
+    replaced: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_kinds(self.method, self.ledger)
+        refuse_autocast()
         _refuse_wrapped(self.model)
+        refuse_opaque(self.model)
+        refuse_opaque(self.loss, "The loss")
         _check_optimizer(self.optimizer, self.model)
         _refuse_narrow(self.model)
         records = len(self.records)
@@ -100,6 +112,7 @@ class Setup:
                 "before is given beside user_ids: what was released earlier bounds what one record "
                 "can do, not what a user with several can. Train without one of the two."
             )
+        _check_correlated(self)
         learn_mask(self.model)
         _ = self.record_loss, self.groups, self.weights  # which check what they are made from
 
@@ -131,7 +144,20 @@ class Setup:
     @property
     def repeatable(self) -> bool:
         """Whether a step can be made again, bit for bit."""
-        return self.seed is not None and self.deterministic
+        # Correlated noise needs the exact sums of earlier steps, which are not stored.
+        return self.seed is not None and self.deterministic and self.correlated is None
+
+    @property
+    def correlated(self) -> Banded | None:
+        """The correlated noise that was asked for; with a single band it is independent."""
+        return None if self.noise is None or self.noise.bands == 1 else self.noise
+
+    def bands(self, steps: int) -> tuple[float, ...]:
+        """The coefficients of the noise of a run of so many steps: one if it is independent."""
+        if self.correlated is None:
+            return (1.0,)
+        momentum = self.optimizer.defaults.get("momentum", 0.0)
+        return self.correlated.coefficients(steps, float(momentum))
 
     @property
     def stated(self) -> tuple[str, ...]:
@@ -172,6 +198,7 @@ class Setup:
             "isolation": self.isolation,
             **facts_of(self.optimizer.defaults, "optimizer"),
             "optimizer": type(self.optimizer).__qualname__,
+            **({} if self.correlated is None else facts_of(self.correlated, "noise")),
             **({} if self.pad_to is None else facts_of(self.pad_to, "pad_to")),
             **({} if self.public is None else self.public.facts),
             **(facts_of(tuple(self.before), "before") if self.before else {}),
@@ -191,14 +218,16 @@ class Setup:
             accountant=self.accountant,
             relation=self.relation,
             before=self.before,
+            parts=1 if self.correlated is None else self.correlated.parts,
         )
         return dataclasses.replace(plan, budget=self.budget)
 
-    def sampler(self, rate: float, source: RandomSource) -> PoissonSampler:
-        """The sampler of the run's units."""
+    def sampler(self, rate: float, source: RandomSource, parts: RandomSource) -> PoissonSampler:
+        """The sampler of the run's units; of their parts, where noise is correlated."""
+        drawn = None if self.correlated is None else Parts(self.correlated.parts, parts)
         if self.user_ids is None:
-            return PoissonSampler(self.units, rate, source)
-        return UserSampler(self.user_ids, rate, source)
+            return PoissonSampler(self.units, rate, source, drawn)
+        return UserSampler(self.user_ids, rate, source, drawn)
 
 
 def _check_kinds(method: Any, ledger: Any) -> None:
@@ -271,6 +300,25 @@ def _refuse_wrapped(model: nn.Module) -> None:
         raise ValueError(
             "The model is wrapped in FullyShardedDataParallel, which flattens parameters. Shard it "
             "with torch.distributed.fsdp.fully_shard instead, which leaves them as they are."
+        )
+
+
+def _check_correlated(setup: Setup) -> None:
+    """Refuses what the proof of correlated noise does not cover."""
+    if setup.noise is not None and not isinstance(setup.noise, Banded):
+        raise TypeError(
+            f"noise is {setup.noise!r}; it must be plumbline.noise.banded(bands=...), or None for "
+            "independent noise."
+        )
+    if setup.correlated is None:
+        return
+    reason = setup.method.independent_reason
+    if setup.relation != "add_remove":
+        reason = f"its accounting is proven for add_remove neighbours, not {setup.relation}"
+    if reason is not None:
+        raise ValueError(
+            f"noise asks for {setup.correlated.bands} bands, but {reason}. Leave noise out, or "
+            "choose a method with a constant bound, such as dpsgd."
         )
 
 

@@ -1,9 +1,6 @@
 """A network described, and built again from its description."""
 
 import json
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from plumbline import models
-from plumbline.experiments.exporting.network import (
-    NoProgram,
-    UnsafeCode,
-    layers_of,
-    program_of,
-    reference_of,
-    require_safe,
-)
+from plumbline.experiments.exporting.network import NoProgram, layers_of, program_of, reference_of
 from plumbline.experiments.exporting.predict import LAYERS, build
 
 SHARED = nn.Linear(6, 6)
@@ -110,40 +100,3 @@ def test_what_torch_cannot_trace_is_said(capfd: pytest.CaptureFixture[str]) -> N
     with pytest.raises(NoProgram, match="the shape of a record is not known"):
         program_of(nn.Linear(3, 2), None)
     assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    "reference", ["torch.nn:Linear", "plumbline.models.tabular:mlp", "clinic:Net", "clinic:made"]
-)
-def test_what_is_known_to_be_a_network_is_built(reference: str, clinic: Path) -> None:
-    require_safe(reference, clinic / "model")
-
-
-@pytest.mark.parametrize(
-    "reference", ["os:system", "subprocess:run", "clinic:untold", "clinic:number", "clinic:hidden"]
-)
-def test_nothing_else_is_called(reference: str, clinic: Path) -> None:
-    with pytest.raises(UnsafeCode, match="nothing else is called on the word of an export"):
-        require_safe(reference)
-
-
-def test_code_in_the_export_is_not_even_imported(clinic: Path) -> None:
-    with pytest.raises(UnsafeCode, match="which is not run"):
-        require_safe("clinic:Net", clinic)
-    assert "clinic" not in sys.modules
-
-
-@pytest.fixture
-def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on the path with a module of networks, and of what is none."""
-    (tmp_path / "clinic.py").write_text(
-        "from torch import nn\n"
-        "class Net(nn.Linear): pass\n"
-        "def made() -> nn.Module: return Net(2, 2)\n"
-        "def untold(): return Net(2, 2)\n"
-        "def number() -> int: return 3\n"
-        "def hidden() -> 'NoSuchName': return Net(2, 2)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield tmp_path
-    sys.modules.pop("clinic", None)

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from plumbline import data
 from plumbline.experiments import papers, recipes
-from plumbline.experiments.recipe import RecipeError
+from plumbline.experiments.recipe import Recipe, RecipeError
 from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements, benchmark
+from plumbline.experiments.studies.comparison import gap_of
+from plumbline.experiments.studies.larger_class import larger_class
 from plumbline.experiments.studies.symmetry_over_training import asymmetry
+from plumbline.fairness import Estimate, Undefined
 
 
 def measured(study: str, settings: dict[str, Any], folder: Path) -> Measurements:
@@ -82,14 +86,67 @@ def test_the_benchmarks_ratios(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(RecipeError, match=r"python -m benchmarks\.methods"):
         measured("benchmark", settings, tmp_path)
     stored = {"cnn": {"dpsgd": {"memory": 1.0}, "dp_sam": {"ratio": 1.9, "low": 1.8, "high": 2.0}}}
-    path.write_text(json.dumps({"machine": {}, "models": stored}))
-    found = measured("benchmark", settings, tmp_path).paper
+    machine = {"processor": "An Abacus", "threads": 2, "torch": "2.13.0"}
+    path.write_text(json.dumps({"machine": machine, "models": stored}))
+    result = measured("benchmark", settings, tmp_path)
+    found = result.paper
     assert {key: value.mean for key, value in found.items()} == {"DP-SAM / step time / MNIST": 1.9}
+    assert "An Abacus" in result.notes[0]
 
 
 def test_the_benchmark_is_looked_for_beside_the_recipes() -> None:
     assert benchmark.results().parts[-3:] == ("benchmarks", "results", "methods.json")
     assert (benchmark.results().parents[1] / "methods.py").is_file()
+
+
+def test_always_the_larger_class_is_a_row_of_every_table() -> None:
+    """Against counting by hand: accuracies and losses of constant predictions, by group."""
+    found = larger_class(Recipe.of({**ADULT, "seeds": [0, 1]}))
+    assert set(found) == {
+        f"{metric}{group}"
+        for metric in ("accuracy", "loss")
+        for group in ("", " / male", " / female")
+    }
+    splits = data.load("adult", split_seed=1)
+    poor = float((splits.train.y == 0).double().mean())
+    women = splits.test.y[splits.test.sensitive_features == splits.groups.index("female")]
+    share = float((women == 0).double().mean())
+    assert found["accuracy / female"][1] == pytest.approx(100 * share)
+    expected = -share * math.log(poor) - (1 - share) * math.log(1 - poor)
+    assert found["loss / female"][1] == pytest.approx(expected)
+
+
+def test_the_best_row_of_a_sweep_and_the_errors_it_avoids(tmp_path: Path) -> None:
+    methods = [{"name": "dpsgd", "label": "plain"}, {"name": "dp_sat", "label": "sharp"}]
+    length = {"steps": 2, "expected_batch_size": 64}
+    settings = {
+        **DIGITS,
+        "methods": methods,
+        "budget": {"epsilon": 3.0, "delta": 1e-5, **length},
+        "epsilons": [1.0],
+        "sweep": {"radius": [0.01, 0.5]},
+        "reference": "plain",
+        "simple_row": False,
+    }
+    found = measured("comparison", settings, tmp_path).paper
+    for place in ("", ", epsilon 1"):
+        rows = {key: found[f"sharp, radius {key}{place} / accuracy"] for key in ("0.01", "0.5")}
+        best = found[f"sharp, best{place} / accuracy"]
+        assert best.mean == max(row.mean for row in rows.values())
+        plain = found[f"plain, best{place} / accuracy"]
+        assert plain == found[f"plain{place} / accuracy"]
+        fewer = found[f"sharp, best{place} / error reduction"]
+        for seed, value in fewer.by_seed.items():
+            wrong = [100 - one.by_seed[seed] for one in (plain, best)]
+            assert value == pytest.approx(100 * (wrong[0] - wrong[1]) / wrong[0])
+    assert not any(key.startswith("plain, best / error") for key in found)
+
+
+def test_a_gap_has_the_sign_of_its_mean() -> None:
+    signed = gap_of(Estimate(0.0, 0.0, (1.0, 2.0)), Estimate(0.0, 0.0, (2.0, 5.0)))
+    assert signed == [1.0, 3.0]
+    one = Undefined("none")
+    assert gap_of(Estimate(0.0, 0.0, (1.0, one)), Estimate(0.0, 0.0, (2.0, 5.0))) == [1.0, one]
 
 
 def test_asymmetry_of_a_sample() -> None:

@@ -11,15 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plumbline.experiments.exporting.network import (
-    UnsafeCode,
-    layers_of,
-    reference_of,
-    require_safe,
-)
+from plumbline.experiments.exporting.network import layers_of, reference_of
 from plumbline.experiments.exporting.predict import build
 from plumbline.experiments.exporting.safety import NotExported
 from plumbline.experiments.files import VERSIONS, read_json
+from plumbline.experiments.named_code import UnsafeCode, require_declared
 from plumbline.experiments.verification import Verification
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.results import to_json
@@ -45,7 +41,7 @@ def settings_of(found: Verification, model: nn.Module, *, threshold: bool) -> di
                 "into a module, and name it as package.module:attribute."
             )
         try:
-            require_safe(reference)
+            require_declared("model", reference)
         except UnsafeCode as error:
             raise NotExported(f"Not exported: {error}") from error
         network = {"reference": reference, "options": result["model"]["options"]}

@@ -35,6 +35,7 @@ STAYS = {
     "recipe.json": "names files of this machine, and the seed",
     "versions.json": "what the run was made with: in model.json",
     "manifest.json": "hashes of all of these, by which a guess of one can be tested",
+    "log.csv": "exact metrics along the run: epsilon does not cover them",
     "tensorboard": "exact metrics along the run: epsilon does not cover them",
     "*.html": "a page of exact figures: epsilon does not cover them",
     "*.csv": "rows, or what is predicted of them",

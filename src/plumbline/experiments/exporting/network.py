@@ -9,14 +9,10 @@ for other tools, and never read here, since torch unpickles it.
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import inspect
 import io
 import logging
-import typing
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,10 +22,6 @@ from plumbline.experiments.exporting.predict import LAYERS
 from plumbline.experiments.objects import is_object
 from plumbline.models import MODELS
 from plumbline.registry import MARK, UnknownPart, imported
-
-
-class UnsafeCode(RuntimeError):
-    """A network whose code is not run on the word of an export alone, and why."""
 
 
 class NoProgram(RuntimeError):
@@ -67,45 +59,6 @@ def reference_of(name: str) -> str | None:
         return where if imported(where) is builder else None
     except UnknownPart:
         return None
-
-
-def require_safe(reference: str, folder: Path | None = None) -> None:
-    """Refuses to build a network by a reference that could do something else.
-
-    An export comes from elsewhere, and what it names is called with what it says: ``os:system``
-    must not be, nor a module that lies in the export itself.
-
-    Args:
-        reference: Its ``package.module:attribute``.
-        folder: The export.
-
-    Raises:
-        UnsafeCode: If it is no network, no class of networks, and no function that is declared to
-            return one; or if its code is in the folder.
-        UnknownPart: If there is no such thing.
-    """
-    top = reference.partition(MARK)[0].partition(".")[0]
-    spec = importlib.util.find_spec(top)  # which imports nothing
-    places = [*(spec.submodule_search_locations or ()), spec.origin or ""] if spec else []
-    if folder is not None and any(
-        Path(p).resolve().is_relative_to(folder.resolve()) for p in places
-    ):
-        raise UnsafeCode(f"The network {reference!r} is code in {folder} itself, which is not run.")
-    found = imported(reference)
-    made = found
-    if inspect.isfunction(found):
-        try:
-            made = typing.get_type_hints(found).get("return")
-        except Exception:  # a name that is only there for type checkers
-            made = None
-    if not (
-        isinstance(made, nn.Module) or (isinstance(made, type) and issubclass(made, nn.Module))
-    ):
-        raise UnsafeCode(
-            f"The network {reference!r} is neither a torch.nn.Module nor a function that is "
-            "declared to return one (def build(...) -> nn.Module), and nothing else is called on "
-            "the word of an export."
-        )
 
 
 def program_of(model: nn.Module, features: int | None) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,12 +13,13 @@ from pydantic import ValidationError
 
 from plumbline.data import Splits
 from plumbline.experiments.loading import load_data
-from plumbline.experiments.pool import OnProgress
+from plumbline.experiments.pool import OnProgress, Workers
 from plumbline.experiments.recipe import Recipe, RecipeError, SettingsPart, wrong_fields
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import started
 from plumbline.training import Private
 
+NOT_RECORDED = "not recorded"
 Kind = TypeVar("Kind", bound=SettingsPart)
 
 
@@ -30,26 +31,58 @@ class Measured:
         mean: Over seeds or repetitions.
         standard_error: Of the mean; NaN with a single one.
         folders: The runs it comes from.
+        by_seed: The number of each seed or repetition, by its name.
+        bounds: Between which the number lies, where this is known otherwise than from seeds.
+        runs: How many seeds or repetitions the mean is over.
     """
 
     mean: float
     standard_error: float = math.nan
     folders: tuple[str, ...] = ()
+    by_seed: dict[str, float] = field(default_factory=dict)
+    bounds: tuple[float, float] | None = None
+    runs: int = 1
 
     @classmethod
-    def of(cls, values: Sequence[float], folders: Sequence[str] = ()) -> Measured:
+    def of(
+        cls, values: Sequence[float], folders: Sequence[str] = (), seeds: Sequence[int] = ()
+    ) -> Measured:
         """The mean of at least one value, and its standard error."""
         error = math.nan
         if len(values) > 1:
             error = statistics.stdev(values) / math.sqrt(len(values))
-        return cls(statistics.fmean(values), error, tuple(folders))
+        named = dict(zip(map(str, seeds or range(len(values))), values, strict=True))
+        return cls(statistics.fmean(values), error, tuple(folders), named, runs=len(values))
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values, without what follows from the others."""
+        if self.by_seed:
+            return {"by_seed": self.by_seed}
+        known: dict[str, Any] = {"mean": self.mean}
+        if not math.isnan(self.standard_error):
+            known |= {"standard_error": self.standard_error, "runs": self.runs}
+        return known if self.bounds is None else {**known, "bounds": list(self.bounds)}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Measured:
+        """Reads what ``to_json`` wrote."""
+        if own := stored.get("by_seed"):
+            return replace(cls.of(list(own.values())), by_seed=own)
+        given = stored.get("bounds")
+        return cls(
+            stored["mean"],
+            stored.get("standard_error", math.nan),
+            bounds=None if given is None else (given[0], given[1]),
+            runs=stored.get("runs", 1),
+        )
 
 
 def over_runs(name: str, values: Sequence[float]) -> Measured:
     """The mean over runs; of what is called "largest" or "smallest", the same over all runs."""
     for word, extreme in (("largest", max), ("smallest", min)):
         if name.startswith(word):
-            return Measured(extreme(values))
+            found = extreme(values)
+            return Measured(found, bounds=(found, found))
     return Measured.of(values)
 
 
@@ -61,11 +94,15 @@ class Measurements:
         paper: At the paper's settings.
         tuned: With every method tuned alike; empty where that has no meaning or was not done.
         notes: What a reader must know.
+        aim: What the tuning aimed at: "accuracy" or "loss".
+        made_with: The commit, where the study only reads what was measured before.
     """
 
     paper: dict[str, Measured]
     tuned: dict[str, Measured] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    aim: str = "accuracy"
+    made_with: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,13 +112,13 @@ class Job:
     Attributes:
         settings: Of its own.
         folder: Where runs and readings are kept.
-        workers: How many runs at a time.
+        workers: How many runs at a time; or processes.
         on_progress: Called with a `Progress` now and then.
     """
 
     settings: dict[str, Any]
     folder: Path
-    workers: int | None = None
+    workers: int | Workers | None = None
     on_progress: OnProgress | None = None
 
     def checked(self, kind: type[Kind]) -> Kind:

@@ -13,7 +13,13 @@ from pathlib import Path
 
 from plumbline.experiments.recipe import RecipeError, SettingsPart
 from plumbline.experiments.recipes import folder as recipes_folder
-from plumbline.experiments.studies.base import Job, Measured, Measurements, study
+from plumbline.experiments.studies.base import (
+    NOT_RECORDED,
+    Job,
+    Measured,
+    Measurements,
+    study,
+)
 
 
 class BenchmarkPart(SettingsPart):
@@ -29,7 +35,7 @@ class BenchmarkPart(SettingsPart):
 
 
 def results() -> Path:
-    """Where the benchmark writes: beside ``src`` in a checkout."""
+    """Where the benchmark writes in a checkout; an installation has the file at the same place."""
     return recipes_folder().parent / "benchmarks" / "results" / "methods.json"
 
 
@@ -43,11 +49,18 @@ def benchmark(job: Job) -> Measurements:
             f"There are no results at {path}. Run `python -m benchmarks.methods` in a checkout, "
             "with nothing else at work."
         )
-    stored = json.loads(path.read_text(encoding="utf-8"))["models"]
-    found = {}
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    stored, machine, found = kept["models"], kept["machine"], {}
     for title, method in part.methods.items():
         for column, model in part.models.items():
-            ratio = stored.get(model, {}).get(method, {}).get("ratio")
-            if ratio is not None:
-                found[f"{title} / step time / {column}"] = Measured(float(ratio))
-    return Measurements(found, notes=(f"Ratios to DP-SGD from {path.name}: medians of a race.",))
+            own = stored.get(model, {}).get(method, {})
+            if "ratio" in own:
+                found[f"{title} / step time / {column}"] = Measured(
+                    own["ratio"], bounds=(own["low"], own["high"])
+                )
+    note = (
+        f"Ratios to DP-SGD from {path.name}: medians of a race, with quartiles for an interval, on "
+        f"{machine['processor']} with {machine['threads']} threads and torch {machine['torch']}."
+    )
+    made_with = machine.get("commit", NOT_RECORDED)
+    return Measurements(found, notes=(note,), made_with=made_with)

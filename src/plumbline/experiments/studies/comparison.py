@@ -14,22 +14,31 @@ from typing import Any
 from plumbline.experiments.comparing import ComparisonTable, MethodRow, compare
 from plumbline.experiments.files import read_rows
 from plumbline.experiments.probing import DIAGNOSTICS
-from plumbline.experiments.recipe import Recipe
+from plumbline.experiments.recipe import Recipe, require_known
 from plumbline.experiments.studies.base import Job, Measured, Measurements, study
-from plumbline.fairness import Estimate, Undefined
+from plumbline.experiments.studies.larger_class import LARGER_CLASS, larger_class
+from plumbline.fairness import Estimate, Number, Undefined
 
-_SHARES = ("accuracy", "balanced accuracy")
+BESIDE = ("pair", "reference")
+"""What a comparison's settings have beside the fields of a recipe."""
+BEST = ", best"
 
 
 @study("comparison")
 def comparison(job: Job) -> Measurements:
     """The table of a recipe.
 
-    ``pair`` beside its fields names the two groups whose costs are compared, where there are more.
+    Beside its fields, ``pair`` names the two groups whose costs are compared, where there are more,
+    and ``reference`` the label of the rows whose errors the other rows reduce.
     """
-    fields = {key: value for key, value in job.settings.items() if key != "pair"}
+    fields = {key: value for key, value in job.settings.items() if key not in BESIDE}
     table = compare(Recipe.of(fields), job.folder, workers=job.workers, on_progress=job.on_progress)
-    return measurements(table, job.folder, job.settings.get("pair"))
+    found = measurements(table, job.folder, job.settings.get("pair"))
+    found.paper.update(_best(table.recipe, found.paper))
+    if (reference := job.settings.get("reference")) is not None:
+        require_known("row called", reference, [row.base for row in table.recipe.methods])
+        found.paper.update(_error_reductions(reference, found.paper))
+    return found
 
 
 def measurements(
@@ -37,23 +46,82 @@ def measurements(
 ) -> Measurements:
     """Every number of a table, by row, metric and group."""
     columns: dict[bool, dict[str, Measured]] = {True: {}, False: {}}
-    for method, row in zip(table.recipe.methods, table.rows, strict=True):
-        label = method.label or method.name
+    seeds = table.recipe.seeds
+    for method, row in zip(table.recipe.rows, table.rows, strict=True):
+        label = f"{method.base}{method.place}"
         column = columns[method.origin == "tuned"]
-        for key, value in (*_metrics(row), *_costs(row, pair), *_probed(row, folder)):
-            column[f"{label} / {key}"] = value
-    return Measurements(columns[False], columns[True])
+        for key, values in (*_metrics(row), *_costs(row, pair), *_probed(row, folder)):
+            known = [value for value in values if not isinstance(value, Undefined)]
+            if len(known) == len(seeds):
+                column[f"{label} / {key}"] = Measured.of(known, row.folders, seeds)
+            else:
+                column[f"{label} / {key}"] = Measured(math.nan, folders=row.folders)
+    for key, shares in larger_class(table.recipe).items():
+        columns[False][f"{LARGER_CLASS} / {key}"] = Measured.of(shares, seeds=seeds)
+    return Measurements(columns[False], columns[True], aim=_aim(table.recipe))
 
 
-def _metrics(row: MethodRow) -> Iterator[tuple[str, Measured]]:
+def _best(recipe: Recipe, found: Mapping[str, Measured]) -> dict[str, Measured]:
+    """For each label and epsilon, the numbers of the row of a sweep with the highest accuracy.
+
+    It is chosen by the mean over seeds on the test part, for all labels alike.
+    """
+    rows: dict[str, list[str]] = {}
+    for row in recipe.rows:
+        if row.origin != "tuned":
+            epsilon = "" if row.epsilon is None else f", epsilon {row.epsilon:g}"
+            rows.setdefault(f"{row.base}{BEST}{epsilon}", []).append(f"{row.base}{row.place}")
+    made: dict[str, Measured] = {}
+    for name, own in rows.items():
+        known = [row for row in own if not math.isnan(found[f"{row} / accuracy"].mean)]
+        if known:
+            best = max(known, key=lambda row: found[f"{row} / accuracy"].mean)
+            head = f"{best} / "
+            made |= {
+                f"{name} / {k.removeprefix(head)}": v
+                for k, v in found.items()
+                if k.startswith(head)
+            }
+    return made
+
+
+def _error_reductions(reference: str, found: Mapping[str, Measured]) -> dict[str, Measured]:
+    """By how many percent each best row reduces the reference's errors, in each seed.
+
+    From Sharpness-Aware Training, Table 2 (ERR).
+    """
+    made = {}
+    for key, one in found.items():
+        label, _, rest = key.partition(BEST)
+        if not rest.endswith(" / accuracy") or rest.count(" / ") > 1 or label == reference:
+            continue
+        other = found[f"{reference}{BEST}{rest}"]
+        if 100 in other.by_seed.values():
+            continue  # no errors to avoid
+        made[key.removesuffix("accuracy") + "error reduction"] = Measured.of(
+            [
+                100 * (value - other.by_seed[seed]) / (100 - other.by_seed[seed])
+                for seed, value in one.by_seed.items()
+            ],
+            one.folders,
+            [int(seed) for seed in one.by_seed],
+        )
+    return made
+
+
+def _aim(recipe: Recipe) -> str:
+    return "loss" if "loss" in recipe.tune.objective else "accuracy"
+
+
+def _metrics(row: MethodRow) -> Iterator[tuple[str, list[Number]]]:
     groups: dict[str, Mapping[str, Estimate]] = {"": row.seeds.overall}
     groups |= {f" / {group}": metrics for group, metrics in row.seeds.by_group.items()}
     for group, metrics in groups.items():
         for metric in ("accuracy", "loss"):
-            yield f"{metric}{group}", _measured(metrics[metric], row, metric in _SHARES)
+            yield f"{metric}{group}", _scaled(metrics[metric].per_run, metric == "accuracy")
 
 
-def _costs(row: MethodRow, pair: Sequence[str] | None) -> Iterator[tuple[str, Measured]]:
+def _costs(row: MethodRow, pair: Sequence[str] | None) -> Iterator[tuple[str, list[Number]]]:
     if row.cost is None:
         return
     for name, cost, share in (
@@ -61,27 +129,38 @@ def _costs(row: MethodRow, pair: Sequence[str] | None) -> Iterator[tuple[str, Me
         ("excessive risk", row.cost.excessive_risk, False),
     ):
         for group, estimate in cost.by_group.items():
-            yield f"{name} / {group}", _measured(estimate, row, share)
+            yield f"{name} / {group}", _scaled(estimate.per_run, share)
         groups = tuple(cost.by_group) if pair is None else tuple(pair)
         if len(groups) == 2:
-            yield f"{name} gap", _measured(cost.between(*groups), row, share)
+            yield f"{name} gap", _scaled(gap_of(*(cost.by_group[one] for one in groups)), share)
 
 
-def _measured(estimate: Estimate, row: MethodRow, share: bool) -> Measured:
+def gap_of(first: Estimate, second: Estimate) -> list[Number]:
+    """The difference of each run, with the sign that makes their mean the size of the gap."""
+    pairs = zip(first.per_run, second.per_run, strict=True)
+    signed = [
+        one
+        if isinstance(one, Undefined)
+        else other
+        if isinstance(other, Undefined)
+        else one - other
+        for one, other in pairs
+    ]
+    known = [one for one in signed if not isinstance(one, Undefined)]
+    return [one if isinstance(one, Undefined) or sum(known) >= 0 else -one for one in signed]
+
+
+def _scaled(values: Sequence[Number], share: bool) -> list[Number]:
     scale = 100.0 if share else 1.0
-    mean, error = estimate.mean, estimate.standard_error
-    return Measured(
-        math.nan if isinstance(mean, Undefined) else scale * mean,
-        math.nan if isinstance(error, Undefined) else scale * error,
-        row.folders,
-    )
+    return [value if isinstance(value, Undefined) else scale * value for value in values]
 
 
-def _probed(row: MethodRow, folder: Path) -> Iterator[tuple[str, Measured]]:
-    """Means over the readings of each run, then over runs."""
-    by_run = [means for run in row.folders if (means := _means(folder / run))]
-    for key in by_run[0] if by_run else ():
-        yield key, Measured.of([run[key] for run in by_run if key in run], row.folders)
+def _probed(row: MethodRow, folder: Path) -> Iterator[tuple[str, list[Number]]]:
+    """Means over the readings of each run; a run without any has no value."""
+    by_run = [_means(folder / run) for run in row.folders]
+    missing = Undefined("the run has no such reading")
+    for key in by_run[0]:
+        yield key, [run.get(key, missing) for run in by_run]
 
 
 def _means(run: Path) -> dict[str, float]:

@@ -205,17 +205,21 @@ class Spent:
         if not steps <= self.charged <= plan.steps:
             words = f"{self.charged:,} steps are charged, {steps:,} were made and {plan.steps:,} "
             return Check(what, CONTRADICTED, f"{words}are planned")
+        parts = claim.spec.method.parts
+        turn = f" (in its part's turn, one of {parts})" if parts > 1 else ""
         words = (
             f"{self.charged:,} of {plan.steps:,} planned steps, each of {records:,} records with "
-            f"probability {release.sampling.rate:.4g} and noise {release.noise_multiplier:.4g}"
+            f"probability {release.sampling.rate:.4g}{turn} and noise "
+            f"{release.noise_multiplier:.4g}"
         )
-        if release == plan.release:
+        planned = plan.release.of_run(self._run or "")
+        if release == planned:
             return Check(what, CONFIRMED, f"{words}: no more, and no others, than the recipe asks")
-        planned = plan.release.noise_multiplier
-        if _calibrated(release, plan):
-            words += f"; calibrated here, the noise would be {planned:.6g}"
+        noise = planned.noise_multiplier
+        if _calibrated(release, planned, plan):
+            words += f"; calibrated here, the noise would be {noise:.6g}"
             return Check(what, UNKNOWN, words)
-        return Check(what, CONTRADICTED, f"{words}; the recipe asks for noise {planned:.4g}")
+        return Check(what, CONTRADICTED, f"{words}; the recipe asks for noise {noise:.4g}")
 
 
 def _asked(book: Ledger, before: Sequence[StepRelease]) -> dict[str, dict[str, Any]]:
@@ -230,14 +234,13 @@ def _asked(book: Ledger, before: Sequence[StepRelease]) -> dict[str, dict[str, A
     return found
 
 
-def _calibrated(release: StepRelease, plan: Plan) -> bool:
+def _calibrated(release: StepRelease, planned: StepRelease, plan: Plan) -> bool:
     """Whether the noise meets the plan's budget as well as that which was found here."""
-    asked, planned = (
-        [(query.name, query.sensitivity) for query in one.queries]
-        for one in (release, plan.release)
+    asked, wanted = (
+        [(query.name, query.sensitivity) for query in one.queries] for one in (release, planned)
     )
     budget = plan.budget.epsilon
-    if budget is None or asked != planned or release.sampling != plan.release.sampling:
+    if budget is None or asked != wanted or release.sampling != planned.sampling:
         return False
     cost = epsilon(
         [*((one, 1) for one in plan.before), (release, plan.steps)],

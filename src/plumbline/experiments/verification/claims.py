@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,14 +49,18 @@ class RunClaim:
     def records(self, rate: float) -> int | None:
         """The number of records that makes ``rate`` the sampling rate; None if no number does.
 
+        Where noise is correlated, that within a part of the records.
         Where the rate itself is given any number does, and the public one is returned if there is
         one.
         """
+        parts = self.spec.method.parts
         if self.expected_batch_size is None:
-            fits = rate == self.budget.sampling_rate
+            asked = parts * (self.budget.sampling_rate or 0.0)
+            fits = rate == asked if parts == 1 else math.isclose(rate, asked, rel_tol=1e-12)
             return (self.spec.public_records or 1) if fits else None
-        count = max(1, round(self.expected_batch_size / rate))
-        return count if self.expected_batch_size / count == rate else None
+        of_part = parts * self.expected_batch_size
+        count = max(1, round(of_part / rate))
+        return count if of_part / count == rate else None
 
     def plan(self, records: int) -> Plan:
         """What the settings ask for on so many records.
@@ -72,6 +77,7 @@ class RunClaim:
             accountant=self.budget.accountant,
             relation=self.budget.relation,
             before=self.spec.before,
+            parts=self.spec.method.parts,
         )
 
 

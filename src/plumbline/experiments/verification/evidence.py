@@ -123,8 +123,8 @@ def with_data(claim: RunClaim, book: Ledger | None) -> Iterator[Check]:
         asked = [one.to_dict() for one in claim.spec.before]
         steps = [release for release, _ in book.entries() if release not in asked]
         rates = {release["sampling"].get("rate", 1.0) for release in steps}
-        wrong = rates - {private.plan.sampling_rate}
-        rate = f"{private.plan.sampling_rate:g}"
+        wrong = rates - {private.plan.release.sampling.rate}
+        rate = f"{private.plan.release.sampling.rate:g}"
         # A model card shows this: where only a stated or noisy number is public, not the exact one.
         public = splits.train.public_records
         number = f"{len(splits.train):,}" if public is None else f"about {public:,}"

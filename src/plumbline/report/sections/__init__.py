@@ -24,6 +24,7 @@ from plumbline.report.sections import (
     settings,
     spending,
     statement,
+    sweep,
     symmetry,
 )
 
@@ -31,6 +32,7 @@ SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
     learned.section,
     results.section,
     epsilons.section,
+    sweep.section,
     cost.section,
     reliability.section,
     statement.section,

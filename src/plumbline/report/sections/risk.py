@@ -6,6 +6,7 @@ From Gradient Misalignment, Prop. 2.
 from __future__ import annotations
 
 from plumbline.diagnostics import NOT_COVERED
+from plumbline.diagnostics.named.risk import TRACE_PROBES
 from plumbline.formats import short
 from plumbline.report import figures as f
 from plumbline.report.curve_figures import of_groups, over_steps
@@ -39,7 +40,10 @@ def section(study: Study) -> Section | None:
         NOT_COVERED,
         "The terms R_mag, R_dir and R_noise of Gradient Misalignment (Prop. 2): the change of a "
         "group's loss in one step, to second order, split into what the shorter gradient does, "
-        "what its wrong direction does, and what noise does. Negative is a gain.",
+        "what its wrong direction does, and what noise does. Negative is a gain. They are taken "
+        "on the probe's sample of training records, as one batch; R_noise has the trace of a "
+        f"group's Hessian from {TRACE_PROBES} of Hutchinson's probes. The paper takes batches, all "
+        "records of a group, and 100 probes: name excessive_risk_100 for these.",
         "docs/clipping-or-noise.md",
     )
 

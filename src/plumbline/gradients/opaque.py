@@ -1,0 +1,86 @@
+"""What is refused before it runs: compiled and scripted code, and ``autocast`` around a capture.
+
+Compiled code hides what flows through its layers, so that nobody could tell one record's gradient
+from another's. Norms and sums of gradients are computed after the model has run, in the precision
+that their proven rounding bounds assume; under ``autocast`` torch would round them to 8 bits.
+Inside the model or the loss it is welcome: there it ends before they are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from plumbline.gradients.errors import CaptureError, UnsupportedModelError
+
+
+def refuse_opaque(part: Any, what: str = "The model") -> None:
+    """Refuses a model, or a function such as a loss, that hides what it does.
+
+    Raises:
+        UnsupportedModelError: If a part of it is compiled, by torch.compile or as TorchScript.
+    """
+    if isinstance(part, nn.Module):
+        for name, module in part.named_modules():
+            refuse_opaque_module(f"{name}." if name else "", module, what)
+    elif any(map(_compiled_function, [part, *getattr(part, "__dict__", {}).values()])):
+        raise UnsupportedModelError(
+            f"{what} is a function compiled by torch.compile, which hides what it does. Give the "
+            "function as it was before."
+        )
+
+
+def refuse_opaque_module(prefix: str, module: nn.Module, what: str = "The model") -> None:
+    """Refuses one module, known by the prefix of its parameters' names."""
+    where = f"The module '{prefix[:-1]}'" if prefix else what
+    if module._compiled_call_impl is not None or "_orig_mod" in module._modules:
+        raise UnsupportedModelError(
+            f"{where} is compiled by torch.compile, which hides what flows through its layers. "
+            "Give the original model (compiled._orig_mod; one compiled in place by "
+            "model.compile() is built anew), with an optimizer of its parameters, and keep the "
+            "compiled one for evaluation: they share their weights."
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UnsupportedModelError(
+            f"{where} is a TorchScript module, which hides its operations. Give the original "
+            "Python module."
+        )
+    compiled = next((name for name, value in _attributes(module) if _compiled_function(value)), "")
+    if compiled:
+        raise UnsupportedModelError(
+            f"{where} has a method or function '{compiled}' that is compiled by torch.compile, "
+            "which hides what it does. Leave torch.compile out there, and compile a copy of the "
+            "model for evaluation."
+        )
+
+
+def refuse_autocast() -> None:
+    """Refuses to go on under ``torch.autocast``.
+
+    Raises:
+        CaptureError: If it is on.
+    """
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise CaptureError(
+            "torch.autocast is on around private training, where norms and sums of gradients would "
+            "be rounded to 8 bits and a record could count for more than its bound. Put it inside "
+            "the model's forward or the loss instead."
+        )
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    yield from vars(module).items()
+    for kind in type(module).__mro__:
+        if not kind.__module__.startswith("torch."):
+            yield from vars(kind).items()
+
+
+def _compiled_function(value: Any) -> bool:
+    """Whether a function was made by torch.compile, and not by torch.compiler.disable."""
+    marks = getattr(value, "__dict__", None)
+    if not isinstance(marks, dict):  # a class has a mappingproxy
+        return False
+    return "_torchdynamo_orig_callable" in marks and not marks.get("_torchdynamo_disable", False)

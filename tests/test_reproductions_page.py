@@ -1,0 +1,60 @@
+"""The page of verdicts is what the kept results say, to the letter."""
+
+import re
+
+import pytest
+
+from benchmarks.reproductions import (
+    KEPT,
+    LEARNED,
+    MEASURED,
+    METHODS,
+    PAGE,
+    kept,
+    learned,
+    not_made,
+    pages,
+)
+from plumbline.experiments.papers import names
+
+
+@pytest.fixture(scope="module")
+def written() -> dict[str, str]:
+    return {str(path): text for path, text in pages().items()}
+
+
+def test_pages_are_written_from_kept_results(written: dict[str, str]) -> None:
+    """Every number and verdict on them: run `python -m benchmarks.reproductions`."""
+    assert str(PAGE) in written
+    for path, text in written.items():
+        with open(path, encoding="utf-8") as file:
+            assert file.read() == text, f"{path}: run `python -m benchmarks.reproductions`"
+
+
+def test_every_kept_result_is_of_a_recipe_and_on_the_page(written: dict[str, str]) -> None:
+    found = kept()
+    assert {one.name for one in found} <= set(names())
+    assert {path.stem for path in KEPT.iterdir()} >= {f"{one.name}-{one.size}" for one in found}
+    others = not_made(found)
+    assert {one.name for one in [*found, *others]} == set(names())
+    for one in found:
+        assert f"## {one.plan.title}\n" in written[str(PAGE)]
+        assert one.commits
+    for one in [*found, *others]:
+        for says in one.claims:
+            assert says in written[str(PAGE)]
+
+
+def test_what_we_learned_types_no_result(written: dict[str, str]) -> None:
+    """Its numbers come from results; what is typed are settings, sizes and counts."""
+    text = LEARNED.read_text(encoding="utf-8")
+    assert learned(kept()) in written[str(PAGE)]
+    typed = re.sub(r"\{[^}]+\}", "", text)
+    assert not re.findall(r"\d+\.\d{2,}", typed)  # the papers print fewer digits
+
+
+def test_pages_of_methods_end_with_what_was_measured() -> None:
+    for name in ("bam", "dp_sat", "dpsgd", "global_adapt", "dpsgd_f", "pre_clip_noise"):
+        text = (METHODS / f"{name}.md").read_text(encoding="utf-8")
+        assert text.count(f"\n{MEASURED}\n") == 1
+        assert "\n## " not in text.split(f"\n{MEASURED}\n")[1]
