@@ -353,6 +353,19 @@ def test_a_step_knows_where_the_training_stands(tmp_path: Path) -> None:
     assert made.lightning_module.trainer is made
 
 
+def test_the_loaders_workers_and_collate_function_are_used(tmp_path: Path) -> None:
+    def doubled(rows: list[Any]) -> Any:
+        assert torch.utils.data.get_worker_info() is not None
+        ((x, y),) = rows
+        return 2 * x[None], y[None]
+
+    module = Module()
+    made = trainer(tmp_path, max_steps=2)
+    made.fit(module, loader(num_workers=1, collate_fn=doubled))
+    assert made.global_step == 2
+    assert not torch.equal(weights(module), weights(Module()))
+
+
 def test_what_the_strategy_decides_cannot_be_given() -> None:
     with pytest.raises(ValueError, match="budget cannot be given"):
         strategy(budget=1)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import default_collate
 
 from plumbline.integrations.epochs import epoch_steps
 from plumbline.mechanism import Budget
@@ -191,11 +190,10 @@ class PrivateStrategy(SingleDeviceStrategy):
         return make_private(
             self._module,
             self.optimizers[0],
-            loader.dataset,
+            loader,
             loss=batch_loss(_losses),
             method=self._method,
             budget=Budget(**self._budget, steps=steps, expected_batch_size=loader.batch_size),
-            collate=None if loader.collate_fn is default_collate else loader.collate_fn,
             schedulers=[config.scheduler for config in self.lr_scheduler_configs],
             **self._settings,
         )

@@ -150,5 +150,3 @@ def _of_loader(loader: Any) -> Iterator[str]:
         yield f"the loader has a {type(sampler).__name__}: {_SAMPLING}"
     if loader.drop_last:
         yield f"the loader has drop_last=True: {_SAMPLING}"
-    if loader.num_workers:
-        yield f"the loader has num_workers={loader.num_workers}: records are read in this process"

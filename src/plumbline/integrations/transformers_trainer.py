@@ -18,7 +18,6 @@ from torch import Tensor
 
 from plumbline.integrations.epochs import epoch_steps
 from plumbline.integrations.transformers_loss import own_loss, settle_problem_type
-from plumbline.integrations.transformers_refusals import refuse
 from plumbline.mechanism import Budget
 from plumbline.methods import Method
 from plumbline.private_training import make_private
@@ -37,6 +36,8 @@ except ImportError as error:
     raise ImportError(
         "PrivateTrainer needs transformers and accelerate: pip install 'plumbline[transformers]'."
     ) from error
+
+from plumbline.integrations.transformers_refusals import refuse
 
 RUN_FILE = "_plumbline.pt"
 """The run's own checkpoint in the output folder. The hub's uploads leave out names with ``_``."""
