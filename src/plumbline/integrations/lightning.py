@@ -205,14 +205,14 @@ class PrivateStrategy(SingleDeviceStrategy):
         The trainer changes while records are looked at (a progress bar has a thread of its own),
         and what a step sees may not.
         """
-        self._module.trainer = _Place(trainer)  # type: ignore[assignment]
+        self._module.trainer = _TrainerPlace(trainer)  # type: ignore[assignment]
         try:
             yield
         finally:
             self._module.trainer = trainer
 
 
-class _Place:
+class _TrainerPlace:
     """What ``training_step`` can ask of its trainer: where the training stands."""
 
     def __init__(self, trainer: Trainer) -> None:
