@@ -17,8 +17,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from plumbline import durable
 from plumbline.diagnostics import NOT_COVERED
+from plumbline.experiments.files import make_folder, write_text
 from plumbline.report import verdict
 from plumbline.report.bundle import plotly
 from plumbline.report.next_steps import next_steps
@@ -56,11 +56,12 @@ def write(folder: str | os.PathLike[str], path: str | os.PathLike[str] | None = 
 
     Raises:
         ValueError: If there is no finished run in the folder.
+        FileError: If the page cannot be written; says what to do.
     """
     text = page(read(folder))
     target = Path(folder) / FILE if path is None else Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    durable.write(target, text.encode("utf-8"))
+    make_folder(target.parent)
+    write_text(target, text)
     return target
 
 
