@@ -238,7 +238,10 @@ def test_validation_alone_is_as_usual(tmp_path: Path) -> None:
         {"callbacks": [GradientAccumulationScheduler({0: 1, 2: 2})]},
         {"callbacks": [LearningRateFinder()]},
     ],
-    ids=str,
+    ids=lambda settings: "-".join(
+        f"{name} {type(one[0]).__name__ if isinstance(one, list) else one}"
+        for name, one in settings.items()
+    ),
 )
 def test_a_setting_of_the_trainer_that_does_not_go_with_the_accounting_is_refused(
     settings: dict[str, Any], tmp_path: Path
