@@ -59,6 +59,17 @@ MUTANTS = (
         ("mechanism/test_cyclic.py::test_a_step_that_is_made_twice_counts_by_itself",),
     ),
     Mutant(
+        "a copy's steps counted as others by the run itself",
+        "the ledger counts a part that took part twice, and the run's statement once",
+        "training/charging.py",
+        "self._ledger.counted(self.run)",
+        "self._ledger.charged(self.run)",
+        (
+            "training/test_correlated_noise.py"
+            "::test_a_step_that_two_copies_of_a_run_make_is_paid_for_by_its_budget",
+        ),
+    ),
+    Mutant(
         "no new block after a gap",
         "a column reaches over the next participation of its record",
         "mechanism/correlated.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import plumbline as pl
 from plumbline.mechanism.accountant import epsilon
 from plumbline.mechanism.calibration import BudgetError, gradient_only
 from plumbline.mechanism.correlated import Correlated
-from plumbline.mechanism.ledger import NoiseReuse
+from plumbline.mechanism.ledger import BudgetExceeded, NoiseReuse
 from plumbline.mechanism.noise import gaussian
 from plumbline.mechanism.random_source import SeededSource
 from plumbline.mechanism.release import CyclicSampling, PoissonSampling
@@ -193,6 +194,25 @@ def test_a_secure_run_goes_on_with_its_parts_and_a_new_block(tmp_path: Path) -> 
     delta = second.plan.delta
     assert charged(tmp_path / "ledger") == 12
     assert pl.Ledger.read(tmp_path / "ledger").epsilon(delta) == second.plan.epsilon
+
+
+def test_a_step_that_two_copies_of_a_run_make_is_paid_for_by_its_budget(tmp_path: Path) -> None:
+    """Both draw the records of the same part: the statement must not count them as two parts."""
+    with pl.Ledger.open(tmp_path / "ledger") as ledger:
+        first = correlated(ledger=ledger).make(checkpoint=tmp_path / "checkpoint")
+        for name in ("checkpoint", "checkpoint.PRIVATE"):
+            shutil.copy(tmp_path / name, tmp_path / name.replace("checkpoint", "copy"))
+        second = correlated(ledger=ledger).make(checkpoint=tmp_path / "copy")
+        for private in (first, second, first):
+            private.step(private.draw())
+        delta = first.plan.delta
+        for private in (first, second):
+            assert private.epsilon(exact=True) == ledger.epsilon(delta)
+        with pytest.raises(BudgetExceeded, match="copy of the run"):
+            for _ in range(first.plan.steps):
+                second.step(second.draw())
+                first.step(first.draw())
+        assert ledger.epsilon(delta) <= first.plan.epsilon
 
 
 def test_without_the_parts_it_does_not_go_on(tmp_path: Path) -> None:

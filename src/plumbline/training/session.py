@@ -260,9 +260,9 @@ def _decide(setup: Setup, plan: Plan, past: _Past) -> _Decided:
         require_charged(ledger, plan.before)
         require_begun(ledger, past.run, past.begun)
         ledger.give_back(past.run, past.begun, past.journal)
-        charged = ledger.charged(past.run)
+        charged = ledger.counted(past.run)
         if not past.remade:
-            at = min(max(at, charged), plan.steps)
+            at = min(max(at, ledger.charged(past.run)), plan.steps)
         here = noise_position(past.attempt, at)
         beyond = noise_position(past.attempt + 1, 0)
         replays = sum(here <= position < beyond for position in ledger.noise_positions(past.run))
