@@ -70,6 +70,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "bands of any norm",
+        "a strategy of the user's own moves its rows by more than the noise covers",
+        "mechanism/correlated.py",
+        "if not coefficients[0] > 0 or sum(",
+        "if not coefficients[0] > 0 and sum(",
+        (
+            "mechanism/test_correlated.py"
+            "::test_bands_that_move_a_record_further_than_the_noise_covers_are_refused",
+        ),
+    ),
+    Mutant(
         "no new block after a gap",
         "a column reaches over the next participation of its record",
         "mechanism/correlated.py",
