@@ -81,6 +81,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "noise recognised without its bands",
+        "a seeded run adds its noise to rows that other bands have mixed, and exact sums show",
+        "training/private.py",
+        "beside: list[Any] = [self.bands] if len(self.bands) > 1 else []",
+        "beside: list[Any] = []",
+        (
+            "training/test_correlated_noise.py"
+            "::test_a_seeded_run_with_other_bands_does_not_use_its_noise_again",
+        ),
+    ),
+    Mutant(
         "no new block after a gap",
         "a column reaches over the next participation of its record",
         "mechanism/correlated.py",

@@ -21,6 +21,7 @@ from plumbline.mechanism.random_source import SeededSource
 from plumbline.mechanism.release import CyclicSampling, PoissonSampling
 from plumbline.training.answering import Answers
 from plumbline.training.checkpoint_file import CheckpointError
+from plumbline.training.setup import Setup
 from tests.training import small
 from tests.training.ranks import in_ranks, values, warm
 from tests.training.runs import Run, charged, records, weights
@@ -142,7 +143,6 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], problem: str, tmp_
 
 def test_a_sampler_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from plumbline.sampling import PoissonSampler
-    from plumbline.training.setup import Setup
 
     def plain(self: Setup, rate: float, source: Any, parts: Any) -> PoissonSampler:
         return PoissonSampler(self.units, rate, source)
@@ -153,8 +153,6 @@ def test_a_sampler_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_bands_beyond_the_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from plumbline.training.setup import Setup
-
     monkeypatch.setattr(Setup, "bands", lambda *_: (0.5, 0.5, 0.5, 0.5))
     with pytest.raises(ValueError, match=r"correlated over 4 steps.*one of 3"):
         small.private(noise=NOISE)
@@ -290,6 +288,23 @@ def test_a_seeded_run_is_recognised_but_not_made_again_from_the_middle(tmp_path:
                 break
             broken.step(batch)
     assert charged(tmp_path / "ledger") == 6
+
+
+def test_a_seeded_run_with_other_bands_does_not_use_its_noise_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those that another version of scipy finds: two rows would differ by exact sums."""
+    settings: dict[str, Any] = {"noise": NOISE, "plan": small.budget(steps=6)}
+    with pl.Ledger.open(tmp_path / "ledger") as ledger:
+        small.run(small.private(ledger=ledger, **settings))
+        own = Setup.bands
+        monkeypatch.setattr(
+            Setup, "bands", lambda *given: tuple(0.999999 * one for one in own(*given))
+        )
+        again = small.private(ledger=ledger, **settings)
+        batch = again.draw()
+        with pytest.raises(NoiseReuse):
+            again.step(batch)
 
 
 def test_a_seeded_run_goes_on_with_new_noise(tmp_path: Path) -> None:

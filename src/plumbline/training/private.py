@@ -555,9 +555,9 @@ class Private:
         return query
 
     def _charge(self, step: int, query: Query) -> None:
-        beside: list[Any] = []
+        beside: list[Any] = [self.bands] if len(self.bands) > 1 else []
         if len(self.plan.release.queries) > 1:
-            beside = [self.parameters(), self.method.state_dict()]
+            beside += [self.parameters(), self.method.state_dict()]
         self._charges.charge(step, query, *beside, follows=self._answering().follows(step))
         # From here on the step is spent: should it fail, its batch and noise are not used again.
         self.steps_done = step + 1
