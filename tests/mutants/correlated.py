@@ -92,6 +92,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "records resumed in any order",
+        "a record gets another number, and by it another part: it has its turn twice",
+        "training/checkpoint.py",
+        "if known != mark:",
+        "if False:",
+        ("training/test_correlated_noise.py::test_records_in_another_order_do_not_go_on",),
+    ),
+    Mutant(
         "no new block after a gap",
         "a column reaches over the next participation of its record",
         "mechanism/correlated.py",

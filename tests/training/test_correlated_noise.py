@@ -20,6 +20,7 @@ from plumbline.mechanism.noise import gaussian
 from plumbline.mechanism.random_source import SeededSource
 from plumbline.mechanism.release import CyclicSampling, PoissonSampling
 from plumbline.training.answering import Answers
+from plumbline.training.checkpoint import CheckpointMismatch
 from plumbline.training.checkpoint_file import CheckpointError
 from plumbline.training.setup import Setup
 from tests.training import small
@@ -176,8 +177,7 @@ def test_a_secure_run_goes_on_with_its_parts_and_a_new_block(tmp_path: Path) -> 
         run = correlated(ledger=ledger)
         first = run.make(checkpoint=path)
         run.train(first, 5)
-        assert first._parts is not None
-        key = first._parts
+        key = bytes.fromhex(first.private_state_dict()["parts"])
         assert key not in path.read_bytes()
         assert key.hex().encode() not in path.read_bytes()
         assert key.hex().encode() in own.read_bytes()
@@ -220,6 +220,28 @@ def test_without_the_parts_it_does_not_go_on(tmp_path: Path) -> None:
     (tmp_path / "checkpoint.PRIVATE").unlink()
     with pytest.raises(CheckpointError, match="PRIVATE"):
         correlated().make(checkpoint=tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("shuffled", ["records", "users"])
+def test_records_in_another_order_do_not_go_on(
+    shuffled: str, seed: int | None, tmp_path: Path
+) -> None:
+    """A record would have another part, and its turn a second time."""
+    users = list(range(len(records()[0])))
+    settings: dict[str, Any] = {
+        "seed": seed,
+        **({"user_ids": users} if shuffled == "users" else {}),
+    }
+    changed: dict[str, Any] = {"dataset": tuple(one.flip(0) for one in records())}
+    if shuffled == "users":
+        changed = {"user_ids": users[::-1]}
+    path = tmp_path / "checkpoint"
+    run = correlated(**settings)
+    run.train(run.make(checkpoint=path), 2)
+    correlated(**settings).resume(path).close()
+    with pytest.raises(CheckpointMismatch, match="records are in another order"):
+        correlated(**{**settings, **changed}).resume(path)
 
 
 def test_no_exact_sum_is_stored(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from plumbline.training.answering import Answers
 from plumbline.training.averaging import WeightAverage
 from plumbline.training.batches import ChosenBatch, PrivateBatch
 from plumbline.training.charging import Charges
-from plumbline.training.checkpoint import PARTS, save
+from plumbline.training.checkpoint import save
 from plumbline.training.distributed import Ranks
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fetching import Fetching
@@ -108,7 +108,7 @@ class Private:
         shards: Shards | None = None,
         processes: Sequence[int] = (),
         public: PublicStream | None = None,
-        parts: bytes | None = None,
+        parts: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.setup = setup
         self.model = setup.model
@@ -339,8 +339,7 @@ class Private:
 
     def private_state_dict(self) -> dict[str, Any]:
         """What belongs to single records, for a file marked PRIVATE: theirs, and their parts."""
-        parts = {} if self._parts is None else {PARTS: self._parts.hex()}
-        return self.method.private_state_dict() | parts
+        return self.method.private_state_dict() | dict(self._parts())
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
