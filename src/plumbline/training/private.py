@@ -50,6 +50,7 @@ from plumbline.training.looping import BatchRefused
 from plumbline.training.own_neighbours import NeighbourAudit, audit_neighbours
 from plumbline.training.parameters import apply, require_same, trainable
 from plumbline.training.public import PublicStream
+from plumbline.training.record_order import order_mark
 from plumbline.training.run_identity import feed
 from plumbline.training.schedules import Schedules
 from plumbline.training.setup import Setup
@@ -485,6 +486,10 @@ class Private:
         self.put_shards_back()
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
             self.ranks.require_same("The state of the run", self._state_digest())
+        if self.ranks.count > 1 and batch.step == self.first_step:
+            # A record with two numbers could be in the shares of two ranks, and count twice.
+            mark = order_mark(self.setup.records, self.setup.user_ids, self._source)
+            self.ranks.require_same("What the data set has as records and their order", mark)
         with self._shards.gathered() if self._shards is not None else nullcontext():
             self._fetching.check(batch.indices, batch.step)
             # Before the charge: should it fail, nothing is spent.

@@ -98,8 +98,10 @@ def _resumed(setup: Setup, ranks: Ranks, path: Path, stored: Mapping[str, Any]) 
         parts=_stored_parts(setup, stored, path, ranks),
     )
     if setup.correlated is not None:
-        mark = _order_mark(setup, past.parts)
-        ranks.from_first("the order", lambda: checkpoint.require_order(stored, path, mark))
+        ranks.from_first(
+            "the order",
+            lambda: checkpoint.require_order(stored, path, _order_mark(setup, past.parts)),
+        )
     private = _start(setup, plan, ranks, past)
     checkpoint.restore(private, stored, path)
     replay(private, following(found.releases, stored["made"]), path)
