@@ -185,6 +185,24 @@ def test_code_of_a_class_that_is_replaced(method: str, monkeypatch: pytest.Monke
     assert not TorchModules(mlp(), LOSS).alone
 
 
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        (nn.functional, "linear"),
+        (nn.Module, "_call_impl"),
+        (nn.Sequential, "__iter__"),
+        (nn.Conv2d, "_conv_forward"),
+    ],
+)
+def test_what_their_code_calls_is_replaced(
+    place: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules, own = TorchModules(nn.Linear(2, 2), LOSS), getattr(place, name)
+    monkeypatch.setattr(place, name, lambda *args, **kwargs: own(*args, **kwargs))
+    assert not modules.unchanged()
+    assert not TorchModules(nn.Linear(2, 2), LOSS).alone
+
+
 def test_a_hook_on_all_modules() -> None:
     modules = TorchModules(mlp(), LOSS)
     handle = torch_module.register_module_forward_hook(lambda *given: None)

@@ -117,12 +117,19 @@ def test_weights_that_would_run_code_are_not_read(exported: Path, tmp_path: Path
     assert not (tmp_path / "mark").exists()
 
 
-def test_a_network_that_is_something_else_is_not_called(exported: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("within", "problem"),
+    [(False, "'os:system' is not declared to be one"), (True, "does not load into the network")],
+)
+def test_a_network_that_is_something_else_is_not_called(
+    within: bool, problem: str, exported: Path, tmp_path: Path
+) -> None:
     settings = json.loads((exported / "model.json").read_bytes())
     options = {"command": f"mkdir {tmp_path / 'mark'}"}
-    settings["network"] = {"reference": "os:system", "options": options}
+    network: dict[str, Any] = {"reference": "os:system", "options": options}
+    settings["network"] = {"layers": {"0": network}} if within else network
     copy = forged(exported, tmp_path / "model", "model.json", json.dumps(settings).encode())
-    with pytest.raises(UnsafeCode, match="'os:system' is not declared to be one"):
+    with pytest.raises(FileError if within else UnsafeCode, match=problem):
         pl.load(copy)
     assert not (tmp_path / "mark").exists()
 

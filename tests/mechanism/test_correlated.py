@@ -120,7 +120,7 @@ def test_a_row_that_was_not_decoded_is_not_mixed_into_later_ones() -> None:
 
 
 def test_a_bound_that_changes_is_refused() -> None:
-    correlated, value = Correlated((0.8, 0.6)), {"value": torch.ones(3)}
+    correlated, value = Correlated((0.8, 0.5)), {"value": torch.ones(3)}
     correlated.decoded(correlated.row(value, 1.0, 0), value, 0)
     with pytest.raises(ValueError, match="its bound has changed"):
         correlated.row(value, 1.5, 1)
@@ -128,7 +128,7 @@ def test_a_bound_that_changes_is_refused() -> None:
 
 def test_a_value_that_is_not_finite_is_refused() -> None:
     with pytest.raises(ValueError, match="'gradient' holds a value that is not finite"):
-        Correlated((0.8, 0.6)).row({"gradient": torch.tensor([1.0, math.nan])}, 1.0, 0)
+        Correlated((0.8, 0.5)).row({"gradient": torch.tensor([1.0, math.nan])}, 1.0, 0)
 
 
 @pytest.mark.parametrize("bands", [2, 16])
@@ -150,3 +150,11 @@ def test_the_rounding_of_mixtures_is_covered(bands: int) -> None:
     bound = mixing_sensitivity(1.0, bands, records)
     assert 2 * math.sqrt(off) < bound < 1e-6
     assert mixing_sensitivity(1.0, 1, records) == 0
+
+
+@pytest.mark.parametrize("bands", [(0.8, 0.6), (3.0, 3.0), (0.0, 0.5), (-0.5, 0.5)])
+def test_bands_that_move_a_record_further_than_the_noise_covers_are_refused(
+    bands: tuple[float, ...],
+) -> None:
+    with pytest.raises(ValueError, match="the sum of their squares at most 1 exactly"):
+        Correlated(bands)  # 0.8 and 0.6 are floats whose squares add up to 1 + 4.4e-17

@@ -136,6 +136,7 @@ def test_a_step_that_is_made_twice_counts_by_itself(path: Path, reserve: int) ->
         for step in (0, 1, 2, 3, 4, 4):
             ledger.charge(release, run="a", step=step)
         assert ledger.charged("a") == 6
+        assert ledger.counted("a") == 9
     assert spent(path) == cost(3)  # part 0 has steps 0, 4 and 4
 
 

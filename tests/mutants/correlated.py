@@ -59,6 +59,47 @@ MUTANTS = (
         ("mechanism/test_cyclic.py::test_a_step_that_is_made_twice_counts_by_itself",),
     ),
     Mutant(
+        "a copy's steps counted as others by the run itself",
+        "the ledger counts a part that took part twice, and the run's statement once",
+        "training/charging.py",
+        "self._ledger.counted(self.run)",
+        "self._ledger.charged(self.run)",
+        (
+            "training/test_correlated_noise.py"
+            "::test_a_step_that_two_copies_of_a_run_make_is_paid_for_by_its_budget",
+        ),
+    ),
+    Mutant(
+        "bands of any norm",
+        "a strategy of the user's own moves its rows by more than the noise covers",
+        "mechanism/correlated.py",
+        "if not coefficients[0] > 0 or sum(",
+        "if not coefficients[0] > 0 and sum(",
+        (
+            "mechanism/test_correlated.py"
+            "::test_bands_that_move_a_record_further_than_the_noise_covers_are_refused",
+        ),
+    ),
+    Mutant(
+        "noise recognised without its bands",
+        "a seeded run adds its noise to rows that other bands have mixed, and exact sums show",
+        "training/private.py",
+        "beside: list[Any] = [self.bands] if len(self.bands) > 1 else []",
+        "beside: list[Any] = []",
+        (
+            "training/test_correlated_noise.py"
+            "::test_a_seeded_run_with_other_bands_does_not_use_its_noise_again",
+        ),
+    ),
+    Mutant(
+        "records resumed in any order",
+        "a record gets another number, and by it another part: it has its turn twice",
+        "training/checkpoint.py",
+        "if known != mark:",
+        "if False:",
+        ("training/test_correlated_noise.py::test_records_in_another_order_do_not_go_on",),
+    ),
+    Mutant(
         "no new block after a gap",
         "a column reaches over the next participation of its record",
         "mechanism/correlated.py",

@@ -9,6 +9,14 @@ _TEST = "experiments/exporting/test_writing.py"
 
 MUTANTS = (
     Mutant(
+        "references within layers are followed",
+        "an exported folder makes whoever loads it call whatever it names",
+        "experiments/exporting/predict.py",
+        "parts = [(name, _layers(part))",
+        "parts = [(name, build(part))",
+        ("instruments/test_loading.py::test_a_network_that_is_something_else_is_not_called",),
+    ),
+    Mutant(
         "metrics leave unasked",
         "exact figures of held-out records are on the card of every exported model",
         _WRITING,

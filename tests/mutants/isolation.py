@@ -68,6 +68,14 @@ MUTANTS = (
         ("gradients/test_torch_modules.py::test_code_of_a_class_that_is_replaced",),
     ),
     Mutant(
+        "recorded captures of replaced functions",
+        "a function that torch's modules call is replaced, and the earlier one is run",
+        "gradients/torch_modules.py",
+        "and all(all(map(is_, place.values(), own)) for place, own in _CALLED)",
+        "",
+        ("gradients/test_torch_modules.py::test_what_their_code_calls_is_replaced",),
+    ),
+    Mutant(
         "recorded captures that read values",
         "a value that was read from the made-up records decides what is run for all others",
         "gradients/recording.py",

@@ -9,6 +9,14 @@ _SKETCH = "data/test_table_sketch.py"
 
 MUTANTS = (
     Mutant(
+        "processes with records in different orders",
+        "a record is in the shares of two processes, and moves the sum twice as far",
+        "training/private.py",
+        "if self.ranks.count > 1 and batch.step == self.first_step:",
+        "if False:",
+        ("training/test_distributed.py::test_records_in_another_order_are_noticed",),
+    ),
+    Mutant(
         "run not charged to its table",
         "the table's total leaves out a run",
         "experiments/charging.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ import plumbline as pl
 from plumbline.mechanism.accountant import epsilon
 from plumbline.mechanism.calibration import BudgetError, gradient_only
 from plumbline.mechanism.correlated import Correlated
-from plumbline.mechanism.ledger import NoiseReuse
+from plumbline.mechanism.ledger import BudgetExceeded, NoiseReuse
 from plumbline.mechanism.noise import gaussian
 from plumbline.mechanism.random_source import SeededSource
 from plumbline.mechanism.release import CyclicSampling, PoissonSampling
 from plumbline.training.answering import Answers
+from plumbline.training.checkpoint import CheckpointMismatch
 from plumbline.training.checkpoint_file import CheckpointError
+from plumbline.training.setup import Setup
 from tests.training import small
 from tests.training.ranks import in_ranks, values, warm
 from tests.training.runs import Run, charged, records, weights
@@ -141,7 +144,6 @@ def test_what_does_not_fit_is_refused(change: dict[str, Any], problem: str, tmp_
 
 def test_a_sampler_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from plumbline.sampling import PoissonSampler
-    from plumbline.training.setup import Setup
 
     def plain(self: Setup, rate: float, source: Any, parts: Any) -> PoissonSampler:
         return PoissonSampler(self.units, rate, source)
@@ -152,8 +154,6 @@ def test_a_sampler_of_another_kind_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_bands_beyond_the_parts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from plumbline.training.setup import Setup
-
     monkeypatch.setattr(Setup, "bands", lambda *_: (0.5, 0.5, 0.5, 0.5))
     with pytest.raises(ValueError, match=r"correlated over 4 steps.*one of 3"):
         small.private(noise=NOISE)
@@ -177,8 +177,7 @@ def test_a_secure_run_goes_on_with_its_parts_and_a_new_block(tmp_path: Path) -> 
         run = correlated(ledger=ledger)
         first = run.make(checkpoint=path)
         run.train(first, 5)
-        assert first._parts is not None
-        key = first._parts
+        key = bytes.fromhex(first.private_state_dict()["parts"])
         assert key not in path.read_bytes()
         assert key.hex().encode() not in path.read_bytes()
         assert key.hex().encode() in own.read_bytes()
@@ -195,12 +194,54 @@ def test_a_secure_run_goes_on_with_its_parts_and_a_new_block(tmp_path: Path) -> 
     assert pl.Ledger.read(tmp_path / "ledger").epsilon(delta) == second.plan.epsilon
 
 
+def test_a_step_that_two_copies_of_a_run_make_is_paid_for_by_its_budget(tmp_path: Path) -> None:
+    """Both draw the records of the same part: the statement must not count them as two parts."""
+    with pl.Ledger.open(tmp_path / "ledger") as ledger:
+        first = correlated(ledger=ledger).make(checkpoint=tmp_path / "checkpoint")
+        for name in ("checkpoint", "checkpoint.PRIVATE"):
+            shutil.copy(tmp_path / name, tmp_path / name.replace("checkpoint", "copy"))
+        second = correlated(ledger=ledger).make(checkpoint=tmp_path / "copy")
+        for private in (first, second, first):
+            private.step(private.draw())
+        delta = first.plan.delta
+        for private in (first, second):
+            assert private.epsilon(exact=True) == ledger.epsilon(delta)
+        for private in (second, first, second):
+            private.step(private.draw())
+        batch = first.draw()
+        with pytest.raises(BudgetExceeded, match="copy of the run"):
+            first.step(batch)
+        assert ledger.epsilon(delta) <= first.plan.epsilon
+
+
 def test_without_the_parts_it_does_not_go_on(tmp_path: Path) -> None:
     run = correlated()
     run.train(run.make(checkpoint=tmp_path / "checkpoint"), 2)
     (tmp_path / "checkpoint.PRIVATE").unlink()
     with pytest.raises(CheckpointError, match="PRIVATE"):
         correlated().make(checkpoint=tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("shuffled", ["records", "users"])
+def test_records_in_another_order_do_not_go_on(
+    shuffled: str, seed: int | None, tmp_path: Path
+) -> None:
+    """A record would have another part, and its turn a second time."""
+    users = list(range(len(records()[0])))
+    settings: dict[str, Any] = {
+        "seed": seed,
+        **({"user_ids": users} if shuffled == "users" else {}),
+    }
+    changed: dict[str, Any] = {"dataset": tuple(one.flip(0) for one in records())}
+    if shuffled == "users":
+        changed = {"user_ids": users[::-1]}
+    path = tmp_path / "checkpoint"
+    run = correlated(**settings)
+    run.train(run.make(checkpoint=path), 2)
+    correlated(**settings).resume(path).close()
+    with pytest.raises(CheckpointMismatch, match="records are in another order"):
+        correlated(**{**settings, **changed}).resume(path)
 
 
 def test_no_exact_sum_is_stored(tmp_path: Path) -> None:
@@ -269,6 +310,23 @@ def test_a_seeded_run_is_recognised_but_not_made_again_from_the_middle(tmp_path:
                 break
             broken.step(batch)
     assert charged(tmp_path / "ledger") == 6
+
+
+def test_a_seeded_run_with_other_bands_does_not_use_its_noise_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those that another version of scipy finds: two rows would differ by exact sums."""
+    settings: dict[str, Any] = {"noise": NOISE, "plan": small.budget(steps=6)}
+    with pl.Ledger.open(tmp_path / "ledger") as ledger:
+        small.run(small.private(ledger=ledger, **settings))
+        own = Setup.bands
+        monkeypatch.setattr(
+            Setup, "bands", lambda *given: tuple(0.999999 * one for one in own(*given))
+        )
+        again = small.private(ledger=ledger, **settings)
+        batch = again.draw()
+        with pytest.raises(NoiseReuse):
+            again.step(batch)
 
 
 def test_a_seeded_run_goes_on_with_new_noise(tmp_path: Path) -> None:

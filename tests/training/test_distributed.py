@@ -307,6 +307,18 @@ def test_weights_that_came_apart_are_noticed(tmp_path: Path) -> None:
         assert "is not the same on all processes" in str(error)
 
 
+def test_records_in_another_order_are_noticed(tmp_path: Path) -> None:
+    """A record could be in the shares of both, and move the sum twice as far."""
+
+    def train(rank: int) -> None:
+        rows = small.data()
+        small.run(small.private(dataset=tuple(one.flip(0) for one in rows) if rank else rows))
+
+    for error in failures(train, tmp_path):
+        assert isinstance(error, RanksDisagree)
+        assert "records and their order is not the same on all processes" in str(error)
+
+
 def test_after_a_failure_nothing_more_is_done(tmp_path: Path) -> None:
     def train(rank: int) -> None:
         private = small.private(dataset=Broken(rank))

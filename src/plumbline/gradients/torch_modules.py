@@ -11,6 +11,7 @@ else's code, or depends on more: the model is then not of this kind.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import is_
 from typing import Any
 
 import torch
@@ -38,6 +39,9 @@ _KINDS: set[type[nn.Module]] = _DRAWING | {
     nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss,
 }  # fmt: skip
 _CODE = {kind.forward for kind in _KINDS}
+_PLACES = nn.functional, nn.Module, nn.Sequential, nn.Conv1d, nn.Conv2d, nn.Conv3d
+_CALLED = [(vars(place), tuple(vars(place).values())) for place in _PLACES]
+"""What the code of these modules calls, as it was when this file was imported."""
 _any_hook_for_all: Callable[[], object] = torch_module._has_any_global_hook
 _CALL = nn.Module.__call__
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -107,10 +111,11 @@ class TorchModules:
         return all(type(one) in _PLAIN for one in held)
 
     def _only_code(self) -> bool:
-        """Whether torch's own code is what runs: no class was changed, no hook is on them all."""
+        """Whether torch's own code is what runs: nothing was replaced, no hook is on them all."""
         return (
             all(kind.forward is code for kind, code in self._code)
             and all(kind.__call__ is _CALL for kind, _ in self._code)
+            and all(all(map(is_, place.values(), own)) for place, own in _CALLED)
             and not _any_hook_for_all()
         )
 

@@ -11,6 +11,7 @@ would reach further than b steps. The exact sums are in memory only, and nothing
 """
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 import torch
 
@@ -26,10 +27,18 @@ class Correlated:
     """Mixes the sums of successive steps, and takes the mixture apart after the noise.
 
     Args:
-        coefficients: c_0 .. c_{b-1}, of norm at most 1.
+        coefficients: c_0 .. c_{b-1}, of norm at most 1 and with c_0 above 0.
+
+    Raises:
+        ValueError: if they are others: noise would not cover what one record moves.
     """
 
     def __init__(self, coefficients: Sequence[float]) -> None:
+        if not coefficients[0] > 0 or sum(Fraction(one) ** 2 for one in coefficients) > 1:
+            raise ValueError(
+                f"the bands are {tuple(coefficients)}; the first must be above 0, and the sum of "
+                "their squares at most 1 exactly. Scale them down, or use plumbline.noise.banded"
+            )
         self._first = coefficients[0]
         self._later = torch.tensor(coefficients[1:], dtype=torch.float64)
         self._last: int | None = None  # the step whose row was decoded last

@@ -159,6 +159,15 @@ class Ledger:
             total = sum(one.charged for one in declarations if one.run == run)
             return total - self._reserved.get(run, 0)
 
+    def counted(self, run: str) -> int:
+        """Returns for how many steps in a row those of `run` count, of which its budget pays.
+
+        More than are charged, where steps of a cyclic sampling were charged out of order.
+        """
+        with self._mutex:
+            apart = sum(one.apart for one in self._book.declarations if one.run == run)
+            return self.charged(run) + apart
+
     def next_step(self, run: str) -> int:
         """Returns the step that goes on where the charges of `run` ended."""
         return self._book.next.get(run, 0) - self._reserved.get(run, 0)
@@ -298,14 +307,14 @@ class Ledger:
             with self._turn(file):
                 if noise_position is not None and self._is_replay(run, noise_position, key):
                     return self.position
-                self._check_most(run, count, most)
-                size = count if noise_position is not None else max(count, self.reserve)
-                if most is not None:  # reserve no more than the run may charge
-                    size = max(count, min(size, most - self.charged(run)))
                 new = self._unused(run)
                 apart = 0
                 if step != self._book.next.get(run, 0) - sum(line["count"] for line in new):
                     apart = lines.parts_of(release) - 1
+                self._check_most(run, count + apart, most)
+                size = count if noise_position is not None else max(count, self.reserve)
+                if most is not None:  # reserve no more than the run may charge
+                    size = max(count, min(size, most - self.counted(run) - apart))
                 size = self._affordable(key, count, size, apart)
                 of = self._current(run, key)
                 if of is None or self._book.declarations[of].most < size:
@@ -458,10 +467,11 @@ class Ledger:
         return [{"kind": "refund", "of": last.of, "count": ahead}]
 
     def _check_most(self, run: str, count: int, most: int | None) -> None:
-        if most is not None and self.charged(run) + count > most:
+        if most is not None and self.counted(run) + count > most:
             raise BudgetExceeded(
-                f"run {run!r} has charged {self.charged(run)} of its {most} steps, and {count} "
-                "more would exceed its budget. Nothing was charged: the run is over"
+                f"run {run!r} has charged {self.counted(run)} of its {most} steps, and {count} "
+                "more would exceed its budget (a step that a copy of the run made too counts for "
+                "a whole cycle of its parts). Nothing was charged: the run is over"
             )
 
     def _affordable(self, key: str, count: int, size: int, apart: int) -> int:

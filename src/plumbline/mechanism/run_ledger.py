@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from plumbline.mechanism.ledger import Ledger
-from plumbline.mechanism.ledger_format import Position, canonical
+from plumbline.mechanism.ledger_format import Position, canonical, parts_of
 from plumbline.mechanism.shared_ledger import SharedLedger
 
 
@@ -78,12 +78,14 @@ class RunLedger(Ledger):
         journal: str | None = None,
     ) -> Position:
         """As of `Ledger`; when this returns, the charge is on the disk in all of them."""
-        left = None if most is None else most - self.charged(run)
+        left = None if most is None else most - self.counted(run)
         replay = noise_position is not None and self._is_replay(
             run, noise_position, canonical(release)
         )
         if not replay and (left is None or count <= left):
             for one in self._shared:
+                # A copy of the run may have been charged there too, beyond its plan.
+                apart = 0 if step == one.next_step(run) else parts_of(release) - 1
                 # Without the position of its noise: a seed that is used again for other data, or
                 # by another run, is the own ledger's to refuse. In totals a seeded run has no
                 # bound.
@@ -92,8 +94,7 @@ class RunLedger(Ledger):
                     run=run,
                     step=step,
                     count=count,
-                    # A copy of the run may have been charged there too, beyond its plan.
-                    most=None if left is None else one.charged(run) + left,
+                    most=None if left is None else one.counted(run) + left + apart,
                     journal=journal,
                 )
         return super().charge(

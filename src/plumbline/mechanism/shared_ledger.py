@@ -131,7 +131,7 @@ class SharedLedger(Ledger):
     def enter(self, run: str, entries: Entries) -> None:
         """Charges what `run` was charged elsewhere, as far as it is not here yet."""
         for release, count in self.missing(run, entries):
-            most, step = self.charged(run) + count, self.next_step(run)
+            most, step = self.counted(run) + count, self.next_step(run)
             self.charge(release, run=run, step=step, count=count, most=most)
 
     def missing(self, run: str, entries: Entries) -> Entries:

@@ -51,8 +51,8 @@ class Charges:
 
     @property
     def count(self) -> int:
-        """How many steps are charged; if there is a ledger, what it says."""
-        return self._count if self._ledger is None else self._ledger.charged(self.run)
+        """For how many steps the run is charged; if there is a ledger, what it says."""
+        return self._count if self._ledger is None else self._ledger.counted(self.run)
 
     def charge(self, step: int, query: Query, *beside: Any, follows: bool = False) -> None:
         """Charges a step, once every rank has its part of the first answer.

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 PARTS = "parts"
 """What the key of the records' parts is stored under."""
+ORDER = "order"
+"""What the mark of the records' order is stored under (``record_order``)."""
 _KIND = "plumbline checkpoint"
 _PLANNED = (
     "noise_multiplier",
@@ -221,6 +223,24 @@ def parts_key(stored: Mapping[str, Any], path: Path) -> bytes:
     return bytes.fromhex(key)
 
 
+def require_order(stored: Mapping[str, Any], path: Path, mark: str) -> None:
+    """Refuses records in another order than when the run began: their parts would be others.
+
+    Raises:
+        CheckpointMismatch: If the mark of their order is another one, or is not there.
+    """
+    known = _of_records(stored, path).get(ORDER) if stored["has_private_state"] else None
+    if known != mark:
+        _refuse(
+            path,
+            [
+                "records are in another order, or are others. With correlated noise a record has "
+                "its turn by its number in the data set, and would have it twice: sort files and "
+                "rows, and split and shuffle them with a fixed seed"
+            ],
+        )
+
+
 def _of_records(stored: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """What the file marked PRIVATE has."""
     return unsealed(_from_bytes(read_partner(path, stored["token"]), path), path)
@@ -237,7 +257,8 @@ def restore(private: Private, stored: Mapping[str, Any], path: Path) -> None:
         state_of_records = private.ranks.from_first(
             "the state of single records", lambda: _of_records(stored, path)
         )
-        state_of_records.pop(PARTS, None)  # which the sampler was made with
+        for known in (PARTS, ORDER):  # with which the session has begun
+            state_of_records.pop(known, None)
     with fitting(path):
         _restore(private, stored, state_of_records)
 

@@ -40,7 +40,7 @@ from plumbline.training.answering import Answers
 from plumbline.training.averaging import WeightAverage
 from plumbline.training.batches import ChosenBatch, PrivateBatch
 from plumbline.training.charging import Charges
-from plumbline.training.checkpoint import PARTS, save
+from plumbline.training.checkpoint import save
 from plumbline.training.distributed import Ranks
 from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.fetching import Fetching
@@ -50,6 +50,7 @@ from plumbline.training.looping import BatchRefused
 from plumbline.training.own_neighbours import NeighbourAudit, audit_neighbours
 from plumbline.training.parameters import apply, require_same, trainable
 from plumbline.training.public import PublicStream
+from plumbline.training.record_order import order_mark
 from plumbline.training.run_identity import feed
 from plumbline.training.schedules import Schedules
 from plumbline.training.setup import Setup
@@ -108,7 +109,7 @@ class Private:
         shards: Shards | None = None,
         processes: Sequence[int] = (),
         public: PublicStream | None = None,
-        parts: bytes | None = None,
+        parts: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
         self.setup = setup
         self.model = setup.model
@@ -339,8 +340,7 @@ class Private:
 
     def private_state_dict(self) -> dict[str, Any]:
         """What belongs to single records, for a file marked PRIVATE: theirs, and their parts."""
-        parts = {} if self._parts is None else {PARTS: self._parts.hex()}
-        return self.method.private_state_dict() | parts
+        return self.method.private_state_dict() | dict(self._parts())
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
@@ -486,6 +486,10 @@ class Private:
         self.put_shards_back()
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
             self.ranks.require_same("The state of the run", self._state_digest())
+        if self.ranks.count > 1 and batch.step == self.first_step:
+            # A record with two numbers could be in the shares of two ranks, and count twice.
+            mark = order_mark(self.setup.records, self.setup.user_ids, self._source)
+            self.ranks.require_same("What the data set has as records and their order", mark)
         with self._shards.gathered() if self._shards is not None else nullcontext():
             self._fetching.check(batch.indices, batch.step)
             # Before the charge: should it fail, nothing is spent.
@@ -555,9 +559,9 @@ class Private:
         return query
 
     def _charge(self, step: int, query: Query) -> None:
-        beside: list[Any] = []
+        beside: list[Any] = [self.bands] if len(self.bands) > 1 else []
         if len(self.plan.release.queries) > 1:
-            beside = [self.parameters(), self.method.state_dict()]
+            beside += [self.parameters(), self.method.state_dict()]
         self._charges.charge(step, query, *beside, follows=self._answering().follows(step))
         # From here on the step is spent: should it fail, its batch and noise are not used again.
         self.steps_done = step + 1

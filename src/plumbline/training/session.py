@@ -6,6 +6,7 @@ cannot do together is refused here, before the first step.
 
 from __future__ import annotations
 
+import functools
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from plumbline.training.distributed_shards import Shards, is_shard
 from plumbline.training.keeping import Keeper, following, replay
 from plumbline.training.private import Private
 from plumbline.training.public import PublicStream
+from plumbline.training.record_order import order_mark
 from plumbline.training.run_identity import (
     Facts,
     differences,
@@ -95,6 +97,11 @@ def _resumed(setup: Setup, ranks: Ranks, path: Path, stored: Mapping[str, Any]) 
         processes=stored["processes"],
         parts=_stored_parts(setup, stored, path, ranks),
     )
+    if setup.correlated is not None:
+        ranks.from_first(
+            "the order",
+            lambda: checkpoint.require_order(stored, path, _order_mark(setup, past.parts)),
+        )
     private = _start(setup, plan, ranks, past)
     checkpoint.restore(private, stored, path)
     replay(private, following(found.releases, stored["made"]), path)
@@ -111,6 +118,23 @@ def _stored_parts(
     if setup.correlated is None or setup.seed is not None:
         return None
     return ranks.from_first("the parts", lambda: checkpoint.parts_key(stored, path))
+
+
+def _parts_source(setup: Setup, key: bytes | None) -> RandomSource:
+    """What records' parts are drawn from: the same in all sessions of a run."""
+    return SecureSource(key) if setup.seed is None else SeededSource(setup.seed, "parts")
+
+
+def _parts_state(setup: Setup, parts: bytes) -> dict[str, str]:
+    """What the file marked PRIVATE has of the records' parts: their key, where no seed is it."""
+    if setup.correlated is None:
+        return {}
+    key = {checkpoint.PARTS: parts.hex()} if setup.seed is None else {}
+    return {checkpoint.ORDER: _order_mark(setup, parts), **key}
+
+
+def _order_mark(setup: Setup, parts: bytes | None) -> str:
+    return order_mark(setup.records, setup.user_ids, _parts_source(setup, parts))
 
 
 _NO_LEDGER = (
@@ -163,8 +187,7 @@ def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past) -> Private:
     weights = [*setup.model.parameters(), *setup.model.buffers()]
     ranks.take_from_first("the first weights", [one for one in weights if not is_shard(one)])
     drawing, source, noise = _sources(setup.seed, decided, ranks)
-    # Parts are the same in all sessions of a run.
-    parts = SecureSource(decided.parts) if setup.seed is None else SeededSource(setup.seed, "parts")
+    parts = _parts_source(setup, decided.parts)
     sampler = setup.sampler(plan.release.sampling.rate, drawing, parts)
     if sampler.event() != plan.release.sampling:
         raise ValueError(
@@ -212,7 +235,7 @@ def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past) -> Private:
         shards=shards,
         processes=past.processes,
         public=public,
-        parts=decided.parts if setup.seed is None and setup.correlated is not None else None,
+        parts=functools.cache(lambda: _parts_state(setup, decided.parts)),
     )
 
 
@@ -260,9 +283,9 @@ def _decide(setup: Setup, plan: Plan, past: _Past) -> _Decided:
         require_charged(ledger, plan.before)
         require_begun(ledger, past.run, past.begun)
         ledger.give_back(past.run, past.begun, past.journal)
-        charged = ledger.charged(past.run)
+        charged = ledger.counted(past.run)
         if not past.remade:
-            at = min(max(at, charged), plan.steps)
+            at = min(max(at, ledger.charged(past.run)), plan.steps)
         here = noise_position(past.attempt, at)
         beyond = noise_position(past.attempt + 1, 0)
         replays = sum(here <= position < beyond for position in ledger.noise_positions(past.run))
