@@ -5,21 +5,27 @@ made twice. The fast tests have a stand-in for Ray that calls a task where it st
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from plumbline.experiments import RunSpec, ray_pool
+from plumbline.experiments import RunSpec, compare, ray_pool
+from plumbline.experiments.charging import read_account
 from plumbline.experiments.engines import workers_for
+from plumbline.experiments.files import LEDGER
+from plumbline.experiments.pool import Workers
 from plumbline.experiments.ray_pool import ClusterError, RayWorkers, connect
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.reproducing import reproduce
 from plumbline.instruments import compare as compare_data
+from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.shared_ledger import SharedLedger
-from tests.experiments.small import spec
+from tests.experiments import small_table
+from tests.experiments.small import recipe, spec
+from tests.experiments.test_sharding import weights
 
 
 class Lost(Exception):
@@ -46,9 +52,7 @@ class StandIn(SimpleNamespace):
 
     def remote(self, max_retries: int) -> Callable[..., Any]:
         assert max_retries > 0
-        return lambda task: SimpleNamespace(
-            remote=lambda *given: _Reference(lambda: task(*given))
-        )
+        return lambda task: SimpleNamespace(remote=lambda *given: _Reference(lambda: task(*given)))
 
     def wait(self, tasks: list[Any], num_returns: int, timeout: float) -> tuple[Any, Any]:
         return tasks[:num_returns], tasks[num_returns:]
@@ -142,9 +146,7 @@ def test_a_machine_without_the_folder_makes_nothing(stand_in: StandIn, tmp_path:
     assert not list(tmp_path.rglob("ledger*"))
 
 
-def test_a_machine_that_locks_do_not_reach_makes_nothing(
-    stand_in: StandIn, tmp_path: Path
-) -> None:
+def test_a_machine_that_locks_do_not_reach_makes_nothing(stand_in: StandIn, tmp_path: Path) -> None:
     def unlocked() -> None:  # another file of the same name, as a copy would be
         for beacon in tmp_path.glob(".ray-*"):
             beacon.rename(tmp_path / "original")
@@ -198,7 +200,7 @@ def test_an_address_that_does_not_answer_charges_nothing(tmp_path: Path) -> None
     pytest.importorskip("ray")
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    with pytest.raises(ClusterError, match="No Ray cluster answers .* Nothing was charged"):
+    with pytest.raises(ClusterError, match=r"No Ray cluster answers .* Nothing was charged"):
         compare_data("demo", folder=tmp_path, ray=f"127.0.0.1:{port}")
     with pytest.raises(ValueError, match="HOST:PORT"):
         compare_data("demo", folder=tmp_path, ray="somewhere")
@@ -219,3 +221,71 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="leave out --shard and --ray"):
         compare_data("demo", folder=tmp_path, ray="auto", private_selection=True)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Ray on this machine, with two workers."""
+    ray = pytest.importorskip("ray")
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        logging_level="ERROR",
+        log_to_driver=False,
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_makes_the_same_bits(tmp_path: Path) -> None:
+    one = recipe(seeds=[0])
+    with RayWorkers("auto") as workers:
+        there = compare(one, tmp_path / "there", workers=workers)
+    here = compare(one, tmp_path / "here", workers=1)
+    assert [row.seeds for row in there.rows] == [row.seeds for row in here.rows]
+    assert weights(tmp_path / "there", one) == weights(tmp_path / "here", one)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("noise", ["seeded", "secure"])
+def test_a_killed_worker_s_run_is_neither_lost_nor_made_twice(
+    noise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STATE", "CONFIG"):
+        monkeypatch.setenv(f"PLUMBLINE_{name}", str(tmp_path / name))
+    mark, steps = tmp_path / "killed", 12
+    dying = {"mark": str(mark), "at": 8}
+    one = small_table.recipe(
+        small_table.patients(tmp_path / "patients.csv"),
+        seeds=[0, 1],
+        noise=noise,
+        optimizer={
+            "name": "tests.experiments.dying:Dying",
+            "learning_rate": 0.1,
+            "options": dying,
+        },
+        budget={"epsilon": 3.0, "delta": 1e-5, "steps": steps, "expected_batch_size": 60},
+    )
+    both = [RunSpec(one, one.methods[0], seed) for seed in one.seeds]
+    with RayWorkers("auto") as workers:
+        made = workers.run(both, tmp_path / "there")
+    assert mark.exists()
+    assert [result.steps for result in made] == [steps, steps]
+    account = read_account(tmp_path / "there" / both[0].folder)
+    assert account is not None
+    table = SharedLedger.read(account.ledgers[0])
+    assert table.path.is_relative_to(tmp_path / "STATE")
+    for each in both:
+        own = Ledger.read(tmp_path / "there" / each.folder / LEDGER)
+        assert sum(count for _, count in own.entries()) == steps
+        there = sum(count for _, count in table.entries(next(iter(own.runs()))))
+        # Seeded runs have no journal: what the table was charged ahead is not given back.
+        assert there == steps if noise == "secure" else there >= steps
+    if noise == "seeded":
+        with Workers(1) as workers:
+            workers.run(both, tmp_path / "here")
+        assert weights(tmp_path / "there", one) == weights(tmp_path / "here", one)

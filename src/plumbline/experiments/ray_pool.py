@@ -143,8 +143,9 @@ def connect(address: str) -> Any:
             _ask(address)
         ray.init(address=address, **quiet)
     except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
         raise ClusterError(
-            f"No Ray cluster answers at {address!r}: {str(error).splitlines()[0]} Nothing was "
+            f"No Ray cluster answers at {address!r}{f' ({why})' if why else ''}. Nothing was "
             "charged. `ray start --head` starts one; --ray local makes one for this command."
         ) from error
     _connected = address
