@@ -120,7 +120,7 @@ ci-local: lint coverage test-browser docs
 # Installing. Each set of extras also installs the package itself, hence the stamp of both.
 
 $(VENV)/.installed-base: EXTRAS :=
-$(VENV)/.installed-dev: EXTRAS := [dev,images,lightning,mlflow,scattering,tensorboard,transformers,tune]
+$(VENV)/.installed-dev: EXTRAS := [dev,images,lightning,mlflow,ray,scattering,tensorboard,transformers,tune]
 $(VENV)/.installed-bench: EXTRAS := [bench]
 $(VENV)/.installed-browser: EXTRAS := [browser]
 $(VENV)/.installed-docs: EXTRAS := [docs]

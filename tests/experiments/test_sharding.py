@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from plumbline.experiments import Recipe, RunSpec, compare, pool, tune
+from plumbline.experiments.engines import workers_for
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.reproducing import reproduce
 from plumbline.experiments.run_result import read_result
-from plumbline.experiments.sharding import PartMade, Shard, ShardWorkers, workers_for
+from plumbline.experiments.sharding import PartMade, Shard, ShardWorkers
 from plumbline.instruments import compare as compare_data
 from tests.experiments.small import recipe
 

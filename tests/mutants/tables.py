@@ -70,4 +70,28 @@ MUTANTS = (
         "noisy = column.bins",
         _TESTS,
     ),
+    Mutant(
+        "cluster that locks do not reach",
+        "a machine that sees a copy of the folder charges a ledger that nobody else reads",
+        "experiments/ray_pool.py",
+        'return "file locks do not reach it"',
+        "return None",
+        ("experiments/test_ray_pool.py::test_a_machine_that_locks_do_not_reach_makes_nothing",),
+    ),
+    Mutant(
+        "cluster with a table's ledger of its own",
+        "a machine whose state folder is not ours charges the table there, and our total lacks it",
+        "experiments/ray_pool.py",
+        "return [root, state_folder().resolve(), config_folder().resolve()]",
+        "return [root]",
+        ("experiments/test_ray_pool.py::test_where_runs_share_a_ledger_its_folder_is_shared_too",),
+    ),
+    Mutant(
+        "cluster's run made a second time",
+        "a result that lags behind is taken for missing, and its steps are released again here",
+        "experiments/ray_pool.py",
+        'raise ClusterError(\n            f"The run in {folder} ended',
+        'ClusterError(\n            f"The run in {folder} ended',
+        ("experiments/test_ray_pool.py::test_a_run_that_ended_there_is_never_made_here",),
+    ),
 )

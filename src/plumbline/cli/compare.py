@@ -12,6 +12,7 @@ import typer
 
 from plumbline.cli.app import (
     Json,
+    WrongUse,
     app,
     aside,
     console,
@@ -26,6 +27,7 @@ from plumbline.cli.options import (
     Limit,
     Metric,
     Out,
+    Ray,
     Recipe,
     Seed,
     Shard,
@@ -98,6 +100,7 @@ def compare(
     out: Out = Path("runs"),
     workers: Workers = None,
     shard: Shard = None,
+    ray: Ray = None,
     page: Annotated[bool, typer.Option("--page/--no-page", help="Write the HTML page.")] = True,
     json_: Json = False,
 ) -> None:
@@ -106,6 +109,7 @@ def compare(
     Starting again repeats nothing that is finished.
     """
     from plumbline import instruments
+    from plumbline.experiments.engines import workers_for
     from plumbline.experiments.selecting import check_selectable
     from plumbline.fairness.evaluating import BY_NAME
 
@@ -129,6 +133,9 @@ def compare(
         return
     if private_selection:
         check_selectable(made)
+        if ray is not None:
+            raise WrongUse("A private selection is made here: leave out --ray.")
+    workers_for(shard, workers, ray)  # refuses before a table is asked for its schema
     made = settle(made, out / made.name, description, ledger=ledger, limit=limit, ask=shard is None)
     secret = "selecting among candidates (their number is a secret)"
     with (
@@ -143,6 +150,7 @@ def compare(
             ledger=ledger,
             workers=workers,
             shard=shard,
+            ray=ray,
             private_selection=private_selection,
             on_progress=watch,
         )

@@ -61,6 +61,14 @@ Shard = Annotated[
         metavar="K/N",
     ),
 ]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        help="Make the runs on a Ray cluster whose machines share the folder: HOST:PORT, auto for "
+        "the one this machine is in, or local.",
+        metavar="ADDRESS",
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option(

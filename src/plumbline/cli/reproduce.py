@@ -9,7 +9,7 @@ import typer
 
 from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table
 from plumbline.cli.interrupts import ending_with_its_part, stopping
-from plumbline.cli.options import Shard, Workers
+from plumbline.cli.options import Ray, Shard, Workers
 from plumbline.cli.progress import watching
 from plumbline.formats import seconds
 
@@ -45,6 +45,7 @@ def reproduce(
     ),
     workers: Workers = None,
     shard: Shard = None,
+    ray: Ray = None,
     json_: Json = False,
 ) -> None:
     """Makes a paper's table or figure, with the published numbers beside ours and a verdict."""
@@ -53,8 +54,8 @@ def reproduce(
         return
     if all_ != (hours is not None) or (all_ and name is not None):
         raise WrongUse("--all and --hours belong together, without a name: --all --hours 8.")
-    if all_ and shard is not None:
-        raise WrongUse("--shard splits one reproduction: give its name instead of --all.")
+    if all_ and (shard or ray) is not None:
+        raise WrongUse("--shard and --ray make one reproduction: give its name instead of --all.")
     if not all_ and name is None:
         raise WrongUse("Which one? `plumbline reproduce --list` lists them.")
     from plumbline.experiments.reproducing import reproduce as make
@@ -63,7 +64,8 @@ def reproduce(
     place = out if name is None else out / f"{name}-{size}"
     with ending_with_its_part(), watching() as watch, stopping(watch, place):
         if name is not None:
-            found = {name: make(name, size, out, workers=workers, shard=shard, on_progress=watch)}
+            chosen = make(name, size, out, workers=workers, shard=shard, ray=ray, on_progress=watch)
+            found = {name: chosen}
         else:
             made = reproduce_all(size, hours or 0, out, workers=workers, on_progress=watch)
             found = {one.name: one for one in made}  # each after the last of its seeds

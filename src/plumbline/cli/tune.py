@@ -9,7 +9,7 @@ import typer
 
 from plumbline.cli.app import Json, app, console, examples, show, show_json, table
 from plumbline.cli.interrupts import ending_with_its_part, stopping
-from plumbline.cli.options import Ledger, Metric, Out, Recipe, Shard, Workers, described
+from plumbline.cli.options import Ledger, Metric, Out, Ray, Recipe, Shard, Workers, described
 from plumbline.cli.progress import watching
 from plumbline.cli.run_summary import settle
 
@@ -34,6 +34,7 @@ def tune(
     out: Out = Path("runs"),
     workers: Workers = None,
     shard: Shard = None,
+    ray: Ray = None,
     json_: Json = False,
 ) -> None:
     """Searches settings, equally for every method, and writes a recipe with the tuned rows.
@@ -41,6 +42,7 @@ def tune(
     Epsilon does not cover the choice; that of `plumbline compare --private-selection` does.
     """
     from plumbline import instruments
+    from plumbline.experiments.engines import workers_for
     from plumbline.experiments.tuning import NOT_COVERED
 
     if trials is not None:
@@ -48,10 +50,17 @@ def tune(
     if metric is not None:
         description["objective"] = metric
     made = instruments.recipe_of(recipe, **description)
+    workers_for(shard, workers, ray)  # refuses before a table is asked for its schema
     made = settle(made, out / made.name, description, ledger=ledger, ask=shard is None)
     with ending_with_its_part(), watching() as watch, stopping(watch, out / made.name):
         found = instruments.tune(
-            made, folder=out, ledger=ledger, workers=workers, shard=shard, on_progress=watch
+            made,
+            folder=out,
+            ledger=ledger,
+            workers=workers,
+            shard=shard,
+            ray=ray,
+            on_progress=watch,
         )
     path = out / made.name / "tuned.toml"
     if json_:

@@ -32,7 +32,7 @@ from plumbline.experiments.run_result import RunResult, read_result
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
 
-_POLL_SECONDS = 0.25
+POLL_SECONDS = 0.25
 
 
 @dataclass
@@ -121,10 +121,7 @@ class Workers:
         tell = on_progress or (lambda _: None)
         self._check_fitting(waiting)
         tell(progress)
-        if self._workers == 1:
-            _here(waiting, root, progress, tell, ledger)
-        elif waiting:
-            self._in_processes(waiting, root, progress, tell, ledger)
+        self._make(waiting, root, progress, tell, ledger)
         return [run(spec, root) for spec in specs]
 
     def of_row(self, place: int) -> Workers:
@@ -137,6 +134,19 @@ class Workers:
                 check_fits(spec)
                 self._fitting.add(parts_of(spec))
 
+    def _make(
+        self,
+        specs: Sequence[RunSpec],
+        root: Path,
+        progress: Progress,
+        tell: OnProgress,
+        ledger: Named,
+    ) -> None:
+        if self._workers == 1:
+            _here(specs, root, progress, tell, ledger)
+        elif specs:
+            self._in_processes(specs, root, progress, tell, ledger)
+
     def _in_processes(
         self,
         specs: Sequence[RunSpec],
@@ -147,10 +157,10 @@ class Workers:
     ) -> None:
         pool = self._started()
         waiting: dict[Future[None], str] = {
-            pool.submit(_in_process, _packed(spec), str(root), ledger): spec.name for spec in specs
+            pool.submit(_in_process, packed(spec), str(root), ledger): spec.name for spec in specs
         }
         while waiting:
-            done, _ = wait(waiting, _POLL_SECONDS, FIRST_COMPLETED)
+            done, _ = wait(waiting, POLL_SECONDS, FIRST_COMPLETED)
             while not self._steps.empty():
                 name, step, steps = self._steps.get()
                 progress.running[name] = (step, steps)
@@ -182,13 +192,14 @@ def _here(
             progress.running = {name: (step, steps)}
             tell(progress)
 
-        run(spec, root, on_progress=_seldom(stepped), ledger=ledger, part=_part(spec))
+        run(spec, root, on_progress=_seldom(stepped), ledger=ledger, part=part_of(spec))
         progress.running = {}
         progress.done += 1
         tell(progress)
 
 
-def _part(spec: RunSpec) -> Part:
+def part_of(spec: RunSpec) -> Part:
+    """What a run is made for: a trial is judged on records held out."""
     return "trial" if spec.held_out else "comparison"
 
 
@@ -198,7 +209,7 @@ def _seldom(on_progress: Callable[[int, int], None]) -> Callable[[int, int], Non
 
     def passed_on(step: int, steps: int) -> None:
         nonlocal last
-        if time.monotonic() - last > _POLL_SECONDS:
+        if time.monotonic() - last > POLL_SECONDS:
             last = time.monotonic()
             on_progress(step, steps)
 
@@ -245,23 +256,30 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _packed(spec: RunSpec) -> bytes:
+def packed(spec: RunSpec) -> bytes:
     """A run with the objects that it names, also functions that were typed at a prompt."""
     names = (spec.data.name, spec.model.name, spec.optimizer.name, spec.method.name)
     used = {name: OBJECTS[name] for name in (*names, spec.recipe.loss.name) if name in OBJECTS}
     try:
-        packed: bytes = cloudpickle.dumps((spec, used))
+        content: bytes = cloudpickle.dumps((spec, used))
     except Exception as error:  # an open file, a lock: each kind of object fails in its own way
         raise RecipeError(
             f"The objects of {spec.name} cannot be passed to another process ({error}). Make the "
             "runs in this one: workers=1."
         ) from error
-    return packed
+    return content
 
 
-def _in_process(packed: bytes, root: str, ledger: Named) -> None:
-    spec, used = cloudpickle.loads(packed)
+def unpacked(content: bytes) -> RunSpec:
+    """A run that came from another process; its objects are known here from now on."""
+    spec: RunSpec
+    spec, used = cloudpickle.loads(content)
     for name, part in used.items():
         OBJECTS.setdefault(name, part)  # the first copy stays, so that its data are loaded once
+    return spec
+
+
+def _in_process(content: bytes, root: str, ledger: Named) -> None:
+    spec = unpacked(content)
     stepped = _seldom(lambda step, steps: _steps.put((spec.name, step, steps)))
-    run(spec, root, on_progress=stepped, ledger=ledger, part=_part(spec))
+    run(spec, root, on_progress=stepped, ledger=ledger, part=part_of(spec))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plumbline.experiments.engines import workers_for
 from plumbline.experiments.files import VERSIONS, make_folder, read_json, write_json
 from plumbline.experiments.paper_verdicts import (
     ClaimOutcome,
@@ -27,7 +28,6 @@ from plumbline.experiments.papers import SIZES, PublishedFile, ReproductionFile,
 from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import RecipeError, require_known
 from plumbline.experiments.run_result import commit
-from plumbline.experiments.sharding import workers_for
 from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
 from plumbline.experiments.studies.base import NOT_RECORDED
 from plumbline.experiments.studies.comparison import BEST
@@ -162,6 +162,7 @@ def reproduce(
     seeds: int | None = None,
     workers: int | None = None,
     shard: str | None = None,
+    ray: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> Reproduction:
     """Makes a paper's table or figure and judges it.
@@ -173,6 +174,7 @@ def reproduce(
         seeds: How many of the size's seeds to use, from the first; all by default.
         workers: How many runs at a time.
         shard: A part of the runs, such as "3/16", for a job array.
+        ray: The address of a Ray cluster that makes the runs.
         on_progress: Called with a `Progress` now and then.
 
     Raises:
@@ -182,9 +184,11 @@ def reproduce(
     _require_size(name, plan, size)
     require_known("study", plan.study, list(STUDIES))
     kept = Path(folder) / f"{name}-{size}"
-    if shard is not None and plan.study != _OF_RUNS:
-        raise RecipeError(f"{name} is not made of runs that can be split: leave out --shard.")
-    with workers_for(shard, workers) as pool:
+    if (shard or ray) is not None and plan.study != _OF_RUNS:
+        raise RecipeError(
+            f"{name} is not made of runs that can be split: leave out --shard and --ray."
+        )
+    with workers_for(shard, workers, ray) as pool:
         measured = STUDIES[plan.study](Job(plan.at(size, seeds), kept, pool, on_progress))
     made_with = _commits(kept, measured)
     found = Reproduction(name, size, plan, published, measured, made_with, str(kept))

@@ -58,11 +58,6 @@ class Shard(NamedTuple):
         return f"{self.number}/{self.of}"
 
 
-def workers_for(shard: str | None, workers: int | None) -> Workers:
-    """Processes that make all runs, or those of a part."""
-    return Workers(workers) if shard is None else ShardWorkers(Shard.parse(shard), workers)
-
-
 class ShardWorkers(Workers):
     """Processes that make the runs of one part."""
 

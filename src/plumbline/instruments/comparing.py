@@ -13,11 +13,11 @@ from plumbline import report
 from plumbline.experiments import comparing, tuning
 from plumbline.experiments.charging import Named, apply_limit
 from plumbline.experiments.comparing import ComparisonTable
+from plumbline.experiments.engines import workers_for
 from plumbline.experiments.pool import OnProgress
 from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
 from plumbline.experiments.selecting import check_selectable, select
 from plumbline.experiments.settling import settled
-from plumbline.experiments.sharding import workers_for
 from plumbline.experiments.tuning import Tuning
 from plumbline.formats import finite
 from plumbline.instruments.describing import Description, comparison_of, recipe_of
@@ -107,6 +107,7 @@ def compare(
     limit: float | None = None,
     workers: int | None = None,
     shard: str | None = None,
+    ray: str | None = None,
     private_selection: bool = False,
     on_progress: OnProgress | None = None,
     **description: Unpack[Description],
@@ -125,6 +126,8 @@ def compare(
             a comparison are not refused.
         workers: How many runs at a time; by default one for each core. With 1 they run here.
         shard: A part of the runs, such as "3/16", for a job array; without it the parts are merged.
+        ray: The address of a Ray cluster that makes the runs: "HOST:PORT", "auto" or "local". Its
+            machines share the folder; see docs/distributed.md.
         private_selection: Chooses every private method's settings so that epsilon covers the
             choice: one model for each, the winner of a random number of random candidates.
         on_progress: Called with a `Progress` now and then.
@@ -132,16 +135,17 @@ def compare(
 
     Raises:
         PartMade: With ``shard``, when that part is made.
+        ClusterError: If the cluster does not answer, or cannot make the runs.
     """
     made = comparison_of(recipe, **description)
     root = Path(folder) / made.name
     if private_selection:
         check_selectable(made)
-        if shard is not None:
-            raise RecipeError("A private selection cannot be split: leave out --shard.")
-    apply_limit(made, ledger, limit)
-    made = settled(made, root, ledger=ledger, ask=shard is None).recipe
-    with workers_for(shard, workers) as pool:
+        if (shard or ray) is not None:
+            raise RecipeError("A private selection cannot be split: leave out --shard and --ray.")
+    with workers_for(shard, workers, ray) as pool:  # a cluster answers, or nothing is charged
+        apply_limit(made, ledger, limit)
+        made = settled(made, root, ledger=ledger, ask=shard is None).recipe
         if private_selection:
             made = _selected(made, root, ledger)
         elif made.tune.before_comparing:
@@ -159,14 +163,15 @@ def tune(
     ledger: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     shard: str | None = None,
+    ray: str | None = None,
     on_progress: OnProgress | None = None,
     **description: Unpack[Description],
 ) -> Tuning:
     """Searches settings, with the same trials for every method; arguments as of ``compare``."""
     made = recipe_of(recipe, **description)
     root = Path(folder) / made.name
-    made = settled(made, root, ledger=ledger, ask=shard is None).recipe
-    with workers_for(shard, workers) as pool:
+    with workers_for(shard, workers, ray) as pool:
+        made = settled(made, root, ledger=ledger, ask=shard is None).recipe
         found = tuning.tune(made, root, workers=pool, ledger=ledger, on_progress=on_progress)
     found.write(root)
     return found
