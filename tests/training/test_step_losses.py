@@ -58,7 +58,9 @@ def test_no_further_pass_is_made_for_it(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(batches, "capture", counted)
     monkeypatch.delattr(batches.PrivateChunk, "losses")
     console = Console(file=io.StringIO())
-    private().fit(show=("loss",), progress=console)
+    mine = private()
+    mine.programs = None  # which would make passes without calling the model
+    mine.fit(show=("loss",), progress=console)
     assert "loss" in console.file.getvalue()  # type: ignore[attr-defined]
     assert len(passes) == 4
 
