@@ -137,7 +137,7 @@ MUTANTS = (
         "steps after the checkpoint made again",
         "a run whose journal was lost uses the numbers of charged steps, and their noise, again",
         "training/session.py",
-        "at = min(max(at, charged), plan.steps)",
+        "at = min(max(at, ledger.charged(past.run)), plan.steps)",
         "at = min(at, plan.steps)",
         ("training/test_keeping.py::test_a_run_whose_journal_was_lost_uses_no_number_again",),
     ),

@@ -43,7 +43,7 @@ MUTANTS = (
         "steps beyond the plan charged",
         "two runs from one checkpoint spend more than was planned",
         "mechanism/ledger.py",
-        "if most is not None and self.charged(run) + count > most:",
+        "if most is not None and self.counted(run) + count > most:",
         "if False:",
         ("mechanism/test_ledger.py::test_a_run_charges_at_most_what_it_may",),
     ),
