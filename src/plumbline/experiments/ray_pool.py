@@ -146,7 +146,8 @@ def connect(address: str) -> Any:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise ClusterError(
             f"No Ray cluster answers at {address!r}{f' ({why})' if why else ''}. Nothing was "
-            "charged. `ray start --head` starts one; --ray local makes one for this command."
+            "charged. `ray start --head` starts one; --ray local makes one for this command. If "
+            "one runs there, it may ask for a token: set Ray's RAY_AUTH_MODE as the cluster has it."
         ) from error
     _connected = address
     return ray
