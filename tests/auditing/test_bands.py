@@ -36,6 +36,9 @@ def test_columns_that_are_too_long_are_found(monkeypatch: pytest.MonkeyPatch) ->
 
     right = noise.Banded.coefficients
     monkeypatch.setattr(noise.Banded, "coefficients", long)
+    with pytest.raises(ValueError, match="at most 1 exactly"):
+        audit()
+    monkeypatch.setattr("plumbline.mechanism.correlated.Fraction", lambda one: 0)  # unchecked
     assert audit().refuted
 
 

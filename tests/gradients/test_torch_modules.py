@@ -221,3 +221,14 @@ def test_another_default_type() -> None:
         assert not modules.unchanged()
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_torchs_compiler_being_used_elsewhere_is_no_change() -> None:
+    @torch.compile(backend="eager")
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    modules = TorchModules(nn.Sequential(nn.Linear(3, 2)), nn.CrossEntropyLoss(reduction="none"))
+    assert doubled(torch.ones(2)).tolist() == [2, 2]  # it replaces parts of nn.Module
+    assert modules.alone
+    assert modules.unchanged()

@@ -40,8 +40,16 @@ _KINDS: set[type[nn.Module]] = _DRAWING | {
 }  # fmt: skip
 _CODE = {kind.forward for kind in _KINDS}
 _PLACES = nn.functional, nn.Module, nn.Sequential, nn.Conv1d, nn.Conv2d, nn.Conv3d
-_CALLED = [(vars(place), tuple(vars(place).values())) for place in _PLACES]
-"""What the code of these modules calls, as it was when this file was imported."""
+_MAKING = "__init__", "__setstate__"  # modules, and running none: torch's compiler replaces these
+_NAMES = [
+    [name for name, one in vars(place).items() if callable(one) and name not in _MAKING]
+    for place in _PLACES
+]
+_CALLED = [
+    (vars(place).get, names, [vars(place)[name] for name in names])
+    for place, names in zip(_PLACES, _NAMES, strict=True)
+]
+"""What the code of these modules may call, as it was when this file was imported."""
 _any_hook_for_all: Callable[[], object] = torch_module._has_any_global_hook
 _CALL = nn.Module.__call__
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -115,7 +123,7 @@ class TorchModules:
         return (
             all(kind.forward is code for kind, code in self._code)
             and all(kind.__call__ is _CALL for kind, _ in self._code)
-            and all(all(map(is_, place.values(), own)) for place, own in _CALLED)
+            and all(all(map(is_, map(now, names), own)) for now, names, own in _CALLED)
             and not _any_hook_for_all()
         )
 
