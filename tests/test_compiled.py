@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import plumbline.compiled
-from plumbline.compiled import compiled, in_threads
+from plumbline.compiled import Together, compiled, in_threads, run_of, worth_loading
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -21,6 +21,31 @@ def test_every_part_is_done_once(threads: int, size: int, monkeypatch: pytest.Mo
 
     in_threads(work, size, 10)
     assert bool((done == 1).all())
+
+
+@pytest.mark.parametrize(("cost", "parts"), [((1 << 23) - 1, 1), (1 << 23, 2), (None, 2)])
+def test_threads_are_woken_for_enough_work(
+    cost: int | None, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    done: list[tuple[int, int]] = []
+    together = Together()
+    together.add(
+        lambda start, stop: done.append((start, stop)), 10, **({"cost": cost} if cost else {})
+    )
+    together.run()
+    assert sorted(done) == [(0, 10)] if parts == 1 else [(0, 5), (5, 10)]
+
+
+def test_what_is_worth_loading_depends_on_the_run_that_is_made() -> None:
+    with run_of(5000):
+        assert worth_loading()
+        with run_of(10):
+            assert not worth_loading()
+        assert worth_loading()
+    with pytest.raises(ZeroDivisionError), run_of(5000):
+        raise ZeroDivisionError
+    assert not worth_loading()
 
 
 def test_an_error_of_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:

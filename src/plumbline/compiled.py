@@ -13,7 +13,7 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -48,6 +48,34 @@ def compiled(*signatures: str, fuse: bool = False, reorder: bool = False) -> Cal
     return compile_
 
 
+@contextlib.contextmanager
+def run_of(steps: int) -> Iterator[None]:
+    """Inside, what is computed is a step of a run of so many.
+
+    Loading numba and its loops takes a second or two: a long run pays for loops that a short one
+    does better without. The choice depends on the run's length alone, so that a run that is resumed
+    adds its numbers in the same order.
+    """
+    global _steps
+    before, _steps = _steps, steps
+    try:
+        yield
+    finally:
+        _steps = before
+
+
+_steps = 0
+
+
+def worth_loading() -> bool:
+    """Whether even short loops should be compiled ones, since the run is long."""
+    return _steps >= _LONG
+
+
+_LONG = 2000
+"""Steps from which on a run pays for loading loops that save half a millisecond a step."""
+
+
 def in_threads(work: Callable[[int, int], object], size: int, least: int) -> None:
     """Calls ``work(start, stop)`` for parts of ``0 .. size - 1``, at once if there are threads.
 
@@ -61,6 +89,10 @@ def in_threads(work: Callable[[int, int], object], size: int, least: int) -> Non
     at_once([partial(work, start, stop) for start, stop in itertools.pairwise(edges)])
 
 
+_FOR_THREADS = 1 << 23
+"""Multiplications from which on waking threads pays."""
+
+
 class Together:
     """Loops that are noted first, and then run at once: waking the threads takes its time.
 
@@ -71,21 +103,30 @@ class Together:
     def __init__(self, worth: bool = False) -> None:
         self.worth = worth
         self._loops: list[tuple[Callable[[int, int], object], int]] = []
+        self._cost = 0
 
-    def add(self, work: Callable[[int, int], object], size: int) -> None:
-        """Notes ``work``, to be called for parts of ``0 .. size - 1``."""
+    def add(self, work: Callable[[int, int], object], size: int, cost: int = _FOR_THREADS) -> None:
+        """Notes ``work``, to be called for parts of ``0 .. size - 1``.
+
+        Args:
+            work: What is done; it should let go of Python's lock.
+            size: How much there is to do.
+            cost: How many multiplications that is; by default enough for several threads.
+        """
         self._loops.append((work, size))
+        self._cost += cost
 
     def run(self) -> None:
         """Runs all that was noted; each thread gets a part of every loop."""
         loops, self._loops = self._loops, []
+        cost, self._cost = self._cost, 0
 
         def part(number: int, parts: int) -> None:
             for work, size in loops:
                 work(size * number // parts, size * (number + 1) // parts)
 
         if loops:
-            threads = torch.get_num_threads()
+            threads = torch.get_num_threads() if cost >= _FOR_THREADS else 1
             at_once([partial(part, number, threads) for number in range(threads)])
 
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 import torch.nn.utils.parametrize as parametrize
 from torch import Tensor, nn
 
+from plumbline.compiled import run_of
 from plumbline.gradients import PerSampleGradients, capture, combine
 from tests.gradients.harness import Gradients, loop, output_losses, record_norms
 
@@ -319,3 +320,22 @@ class TestDot:
                 for wrong in (torch.zeros(1, *rows.shape[1:]), torch.zeros(7)):
                     with pytest.raises(ValueError, match=rf"{name}.*shape"):
                         first.dot({name: wrong.double()})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sums_in_a_long_run_are_the_same_numbers_by_compiled_loops(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 64), nn.ReLU(), nn.Linear(64, 64), nn.Linear(64, 2))
+    gradients = capture(model.to(dtype), output_losses, torch.randn(600, 30, dtype=dtype))
+    weights = torch.rand(600, dtype=dtype)
+    weights[:3] = 0
+    assert gradients.term("2.weight").looped == 0
+    short = gradients.total(weights)
+    with run_of(2000):
+        assert (gradients.term("2.weight").looped > 0) == (dtype == torch.float32)
+        long = gradients.total(weights)
+    for name, value in gradients.materialise().items():
+        assert long[name].dtype == torch.float64
+        torch.testing.assert_close(long[name], short[name], rtol=1e-12, atol=1e-13)
+        dense = torch.einsum("b,b...->...", weights.double(), value.double())
+        torch.testing.assert_close(short[name], dense, rtol=1e-5, atol=1e-6)

@@ -1,12 +1,12 @@
 """The loops over the noise: right to what the sampler's guarantee needs, and compiled the same."""
 
-import itertools
 import sys
 from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
 
+from plumbline.compiled import run_of
 from plumbline.mechanism import discrete_gaussian, noise_loops, noise_loops_compiled
 from plumbline.mechanism.random_source import SeededSource
 
@@ -128,20 +128,17 @@ def test_adding_rounds_half_to_even_and_tells_what_is_not_finite(loops: object) 
         assert not added(np.array([1.0, bad, 1.0]), np.full(3, 0.5), 1e-3, np.empty(3))
 
 
-def test_few_values_are_drawn_without_numba_and_many_with_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(discrete_gaussian, "_asked", itertools.count())
+def test_few_values_are_drawn_without_numba_and_many_with_it() -> None:
     assert discrete_gaussian.loops(1000) is noise_loops
     assert discrete_gaussian.loops(100_000) is noise_loops_compiled
 
 
-def test_few_values_are_drawn_with_numba_if_that_happens_often(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(discrete_gaussian, "_asked", itertools.count(1999))
+def test_few_values_are_drawn_with_numba_in_a_long_run() -> None:
+    with run_of(1999):
+        assert discrete_gaussian.loops(1000) is noise_loops
+    with run_of(2000):
+        assert discrete_gaussian.loops(1000) is noise_loops_compiled
     assert discrete_gaussian.loops(1000) is noise_loops
-    assert discrete_gaussian.loops(1000) is noise_loops_compiled
 
 
 def test_without_numba_the_values_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

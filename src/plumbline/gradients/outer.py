@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from plumbline.compiled import Together
+from plumbline.compiled import Together, worth_loading
 from plumbline.gradients.kernels import KERNELS, Key, bucket
 from plumbline.gradients.rounding import RowSquares, product_slack
 from plumbline.gradients.summation import float64, summed_positions, times
@@ -79,9 +79,21 @@ class Outer(Term):
         return summed_positions(self.left, self.right, weights).view(self.shape)
 
     def begin_sum(self, weights: Tensor, together: Together) -> Callable[[], Tensor]:
-        if not self._compiles or not 1 < self.positions < _MANY:
-            return super().begin_sum(weights, together)
-        return self._begin_compiled(weights, together)
+        if self.positions > 1:
+            compiles = self._compiles and self.positions < _MANY
+        elif self._compiles:  # which way is faster is measured when the first sum is asked for
+            compiles = KERNELS.chosen(("sum", *self.key)) == "compiled"
+        else:
+            compiles = together.worth and self._can_compile
+        begin = self._begin_compiled if compiles else super().begin_sum
+        return begin(weights, together)
+
+    @property
+    def looped(self) -> int:
+        if self.positions > 1 or not self._can_compile or not worth_loading():
+            return 0
+        # Eight products in registers take about as long as one number from memory.
+        return self.left.numel() * self._matrix[1] // 8
 
     def dot(self, direction: Tensor) -> Tensor:
         return ((self.left @ direction.reshape(self._matrix)) * self.right).sum((1, 2))
@@ -204,12 +216,13 @@ class Outer(Term):
 
     @property
     def _compiles(self) -> bool:
-        """Whether compiled loops pay, and there are any."""
-        return (
-            self.left.numel() * self._matrix[1] >= (_WORTH if self.positions > 1 else _WORTH_ONE)
-            and self.dtype == torch.float32
-            and self.device.type == "cpu"
-        )
+        """Whether compiled loops pay for this parameter alone, and there are any."""
+        least = _WORTH if self.positions > 1 else _WORTH_ONE
+        return self.left.numel() * self._matrix[1] >= least and self._can_compile
+
+    @property
+    def _can_compile(self) -> bool:
+        return self.dtype == torch.float32 and self.device.type == "cpu"
 
     def begin_gram(self, together: Together) -> None:
         """Notes the loop of the Gram norms, if it is compiled."""

@@ -25,7 +25,7 @@ from plumbline.gradients.vector_loops import (
 
 Floats = NDArray[np.float32]
 
-_RECORDS = 512  # whose factors of a tile stay in the cache
+_RECORDS = 128  # whose factors of a tile stay in the fastest cache
 _ROWS = 64  # of the sum: they stay in the cache while all records pass
 
 
@@ -53,7 +53,9 @@ def add_rank_one(
     lefts, rights = left.contiguous().numpy(), right.contiguous().numpy()
     factors, sums = weights.numpy(), total.numpy()
     together.add(
-        lambda start, stop: _add_rank_one(lefts, rights, factors, sums, start, stop), left.shape[1]
+        lambda start, stop: _add_rank_one(lefts, rights, factors, sums, start, stop),
+        left.shape[1],
+        cost=left.numel() * right.shape[1],
     )
 
 

@@ -206,8 +206,7 @@ class PerSampleGradients:
                 terms = {name: term.select(index) for name, term in terms.items()}
             if has_float64(weights.device):
                 weights = float64(weights)  # once for all
-            stored = sum(term.values.numel() for term in terms.values() if isinstance(term, Dense))
-            together = Together(worth=stored >= MANY)
+            together = Together(worth=sum(term.looped for term in terms.values()) >= MANY)
             sums = {name: term.begin_sum(weights, together) for name, term in terms.items()}
             together.run()
             return {name: finish() for name, finish in sums.items()}

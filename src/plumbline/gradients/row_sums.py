@@ -34,7 +34,7 @@ def add_rows(
     if together is None:
         in_threads(loop, len(sums), max(1, _THREAD // max(1, len(values))))
     else:
-        together.add(loop, len(sums))
+        together.add(loop, len(sums), cost=8 * rows.numel())
 
 
 @compiled(

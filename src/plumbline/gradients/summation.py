@@ -130,7 +130,11 @@ def begin_rows(rows: Tensor, weights: Tensor, together: Together) -> Callable[[]
         return partial(summed_rows, lambda a, b: rows[a:b], weights, shape, max(1, len(weights)))
     from plumbline.gradients.row_sums import add_rows
 
-    order, total = memory_order(rows), weights.new_zeros(shape.numel())
+    total = weights.new_zeros(shape.numel())
+    if rows.dim() == 2:  # a bias's, most often
+        add_rows(_loopable(rows).contiguous(), weights, total, together)
+        return lambda: total
+    order = memory_order(rows)
     add_rows(_flat(rows, order), weights, total, together)
     return partial(_shaped, total, order, shape)
 
@@ -142,8 +146,13 @@ def memory_order(rows: Tensor) -> list[int]:
 
 def _flat(rows: Tensor, order: list[int]) -> Tensor:
     """``[B, *shape]`` as ``[B, n]`` in another order of dimensions; float32 or float64."""
-    rows = rows if rows.dtype == torch.float32 else float64(rows)
-    return rows.permute(0, *order).reshape(len(rows), rows.shape[1:].numel()).contiguous()
+    rows = _loopable(rows).permute(0, *order)
+    return rows.reshape(len(rows), rows.shape[1:].numel()).contiguous()
+
+
+def _loopable(rows: Tensor) -> Tensor:
+    """In a type that compiled loops are there for."""
+    return rows if rows.dtype == torch.float32 else float64(rows)
 
 
 def _shaped(total: Tensor, order: list[int], shape: torch.Size) -> Tensor:

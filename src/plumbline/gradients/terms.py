@@ -62,6 +62,11 @@ class Term(ABC):
         """
         return partial(self.weighted_sum, weights)
 
+    @property
+    def looped(self) -> int:
+        """How many numbers a compiled loop of ``begin_sum`` reads; 0 if there is none."""
+        return 0
+
     @abstractmethod
     def select(self, index: Tensor) -> Term:
         """The term whose record r is this term's record ``index_r``."""
@@ -229,6 +234,10 @@ class Dense(Term):
 
     def begin_sum(self, weights: Tensor, together: Together) -> Callable[[], Tensor]:
         return begin_rows(self.values, weights, together)
+
+    @property
+    def looped(self) -> int:
+        return self.values.numel()
 
     def dot(self, direction: Tensor) -> Tensor:
         order = memory_order(self.values)

@@ -33,7 +33,6 @@ from, and each of the others makes one value. So what a value is depends neither
 are nor on who computes it: in how many threads, compiled or not (`noise_loops`), on what machine.
 """
 
-import itertools
 import threading
 from collections.abc import Callable
 from decimal import Decimal, localcontext
@@ -44,7 +43,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.compiled import at_once
+from plumbline.compiled import at_once, worth_loading
 from plumbline.mechanism import noise_loops
 from plumbline.mechanism.noise_loops import CELL_BITS, COLUMNS_BITS, ENTRIES_BITS, GRID_BITS
 from plumbline.mechanism.random_source import Stream
@@ -62,7 +61,6 @@ _CELLS = int(REACH * _CELLS_PER_UNIT)
 _COLUMNS = 1 << COLUMNS_BITS
 _KEY_WORDS = 4
 _MANY = 1 << 16  # values, from which on compiled loops pay for being loaded
-_OFTEN = 2000  # calls, from which on they pay for any number of values
 _ROOT_TWO_PI = Decimal("2.50662827463100050241576528481104525300698674060993831662992358")
 
 
@@ -122,15 +120,11 @@ _free: list[NDArray[np.uint64]] = []
 
 
 def loops(n: int) -> ModuleType:
-    """The loops for `n` values: compiled if they are many or were asked for often.
+    """The loops for `n` values: compiled if they are many, or the run is long.
 
     Where numba cannot be imported, they are numpy's, which give the same bits.
     """
-    often = next(_asked) >= _OFTEN
-    return _compiled_loops() if n >= _MANY or often else noise_loops
-
-
-_asked = itertools.count()
+    return _compiled_loops() if n >= _MANY or worth_loading() else noise_loops
 
 
 @cache

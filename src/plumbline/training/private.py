@@ -24,6 +24,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from plumbline.clipping import Program
+from plumbline.compiled import run_of
 from plumbline.evaluation import Views
 from plumbline.gradients.model_parts import parts_of
 from plumbline.gradients.opaque import refuse_autocast
@@ -260,7 +261,7 @@ class Private:
                 "longer, plan a new run with a budget of its own."
             )
         try:
-            with self.ranks.failing_together():
+            with self.ranks.failing_together(), run_of(self.plan.steps):
                 refuse_autocast()
                 self._step(batch)
         except BaseException:
