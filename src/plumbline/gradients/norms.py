@@ -53,9 +53,15 @@ def square_norms(terms: dict[str, Term]) -> Norms:
         if isinstance(term, Outer) and KERNELS.chosen(_key(term, name in keep)) == "gram":
             term.begin_gram(together)
     together.run()
-    squares = {}
+    squares: dict[str, Tensor] = {}
+    waiting: dict[str, Term] = {}
     for name, term in terms.items():
-        squares[name], terms[name] = _guarded(term, *_measured(term, name in keep))
+        squares[name], terms[name] = _measured(term, name in keep)
+        if terms[name] is term:
+            waiting[name] = term
+        else:  # at once, which frees the term's memory
+            _guard(squares, {name: term}, terms)
+    _guard(squares, waiting, terms)
     return Norms(squares, _recompute_tiny(squares, terms))
 
 
@@ -106,30 +112,53 @@ def _kept(term: Term) -> tuple[Tensor, Term]:
     return squares, Dense(values)
 
 
-def _guarded(term: Term, squares: Tensor, held: Term) -> tuple[Tensor, Term]:
-    """The squared norms with their rounding added; cancelled records are computed again exactly.
+def _guard(squares: dict[str, Tensor], terms: Mapping[str, Term], held: dict[str, Term]) -> None:
+    """Adds their rounding to the squared norms; cancelled records are computed again exactly.
 
     Kept gradients are the ones released, so only their distance from the truth matters. Gradients
     that are computed again for the sum may round differently, and every time in the same direction.
+
+    Args:
+        squares: The squared norms as they were computed, by parameter; replaced.
+        terms: What some of them are norms of: these are guarded.
+        held: What is to be summed; replaced where it is computed again.
     """
-    kept = isinstance(held, Dense)
-    slack = term.slack() if kept else term.sum_slack()
-    if slack is None:
-        return squares, held
-    norms = squares.sqrt()
-    cancelled = slack > (_CANCELLED if kept else _RELEASED) * norms
+    bounds: dict[str, tuple[Tensor, float]] = {}
+    for name, term in terms.items():
+        kept = isinstance(held[name], Dense)
+        slack = term.slack() if kept else term.sum_slack()
+        if slack is not None:
+            bounds[name] = slack, _CANCELLED if kept else _RELEASED
+    if not bounds:
+        return
+    # All parameters at once: there may be hundreds, each with one number a record.
+    slacks = torch.stack([slack for slack, _ in bounds.values()])
+    norms = torch.stack([squares[name] for name in bounds]).sqrt_()
+    most = norms.new_tensor([most for _, most in bounds.values()])[:, None]
+    cancelled = slacks > most * norms
     if bool(cancelled.any()):
-        index = (cancelled & torch.isfinite(slack) & (slack > 0)).nonzero()[:, 0]
-        exact = term.select(index).double() if held is not term or not kept else None
-        if exact is not None and len(index):
-            norms[index] = exact.streamed_square_norms().sqrt()
-            slack = slack.index_fill(0, index, 0)
-            rows = exact.dense(0, len(index)).to(term.dtype)
-            if isinstance(held, Dense):
-                held.values[index] = rows
-            else:
-                held = Patched(held, index, Dense(rows))
-    return norms.add_(slack).square_(), held
+        uncertain = cancelled & torch.isfinite(slacks) & (slacks > 0)
+        for place, name in enumerate(bounds):
+            if bool(cancelled[place].any()):
+                index = uncertain[place].nonzero()[:, 0]
+                held[name] = _exact(terms[name], held[name], index, norms[place], slacks[place])
+    squares.update(zip(bounds, norms.add_(slacks).square_(), strict=True))
+
+
+def _exact(term: Term, held: Term, index: Tensor, norms: Tensor, slack: Tensor) -> Term:
+    """Computes some records again in float64: their norms, and what is released of them."""
+    if not len(index) or (held is term and isinstance(held, Dense)):
+        return held
+    exact = term.select(index).double()
+    if exact is None:
+        return held
+    norms[index] = exact.streamed_square_norms().sqrt()
+    slack[index] = 0
+    rows = exact.dense(0, len(index)).to(term.dtype)
+    if not isinstance(held, Dense):
+        return Patched(held, index, Dense(rows))
+    held.values[index] = rows
+    return held
 
 
 def _recompute_tiny(squares: dict[str, Tensor], terms: Mapping[str, Term]) -> Tensor:
