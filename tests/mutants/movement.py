@@ -212,8 +212,8 @@ MUTANTS = (
         "rounding of norms ignored",
         "norms of sums that cancel are too small, and their records are clipped too little",
         "gradients/norms.py",
-        "if slack is None:",
-        "if slack is not None or slack is None:",
+        "if slack is not None:",
+        "if slack is not None and slack is None:",
         ("gradients/test_norms_never_understated.py",),
     ),
     Mutant(
