@@ -47,12 +47,13 @@ class StepLosses:
             losses: The losses, ``[rows]``: one for each record, or several.
             records: How many records the chunk has.
         """
-        finite = torch.isfinite(losses)
-        good = int(finite.sum())
+        good, total = len(losses), float(losses.sum(dtype=torch.float64))
+        if not math.isfinite(total):
+            finite = losses[torch.isfinite(losses)]
+            good, total = len(finite), float(finite.sum(dtype=torch.float64))
         self._bad[place] = (len(losses) - good) * records / max(1, len(losses))
         if place not in self._sums:  # later passes of a step are at other weights
-            total = torch.where(finite, losses, 0).sum(dtype=torch.float64)
-            self._sums[place] = float(total), good
+            self._sums[place] = total, good
 
     @property
     def mean(self) -> NotCovered:
