@@ -41,10 +41,9 @@ from plumbline.experiments.files import (
 from plumbline.experiments.loading import load_data, measure_splits, outcomes_of
 from plumbline.experiments.private_score import SENSITIVITY, PrivateScore, check_scored
 from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
-from plumbline.experiments.run_result import RunResult, write_model
+from plumbline.experiments.run_result import RunResult, result_facts, write_model
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
-from plumbline.experiments.settling import schema_source
 from plumbline.experiments.tuning import candidate, space_of
 from plumbline.mechanism.accountant import Releases
 from plumbline.mechanism.calibration import Plan
@@ -192,8 +191,7 @@ def select(
     kept = Path(folder) / winner.folder
     make_folder(kept)
     result = RunResult(
-        method=chosen.title,
-        seed=spec.seed,
+        **result_facts(winner, tested),
         epsilon=spent,
         delta=plan.delta,
         noise_multiplier=noise,
@@ -212,12 +210,6 @@ def select(
             scored,
             seed is not None,
         ),
-        folder=winner.folder,
-        model={"name": spec.model.name, "options": spec.model_options(splits)},
-        settings=winner.method_settings(len(splits.groups)),
-        schema=schema_source(spec.data, splits),
-        rows=None if tested.use is None else tested.use.to_json(),
-        classes=splits.classes,
         threshold=threshold,
     )
     if splits.encoding is not None:
