@@ -26,7 +26,7 @@ _NARROW, _WIDE = 10, 40  # columns of the bars
 _ROOMY = 72  # columns of the terminal
 
 
-@dataclass
+@dataclass(eq=False)
 class Display(ABC):
     """Shows how far a run is.
 
@@ -78,6 +78,7 @@ class Silence(Display):
         pass
 
 
+@dataclass(eq=False)
 class Lines(Display):
     """A line for about every 5% of the steps."""
 
@@ -114,6 +115,7 @@ class Lines(Display):
         self.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
+@dataclass(eq=False)
 class Bars(Display):
     """A bar for the steps, a bar for the budget, and below them what is not covered."""
 
