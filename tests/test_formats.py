@@ -32,3 +32,9 @@ def test_what_is_not_there_is_a_dash(value: object) -> None:
     for shown in (formats.number, formats.points, formats.percent, formats.short, formats.seconds):
         assert shown(value) == formats.MISSING
     assert formats.degrees(value) == formats.MISSING
+
+
+def test_a_table_in_markdown() -> None:
+    rows = [[formats.cell("a|b\nc"), "1"], ["d", "2"]]
+    shown = "| name | n |\n| --- | --- |\n| a\\|b c | 1 |\n| d | 2 |"
+    assert formats.markdown(["name", "n"], rows) == shown

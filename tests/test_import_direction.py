@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     },  # what is random in a model belongs to a record
     "mechanism": {
         "compiled",
+        "durable",  # what to do about what the system refuses, of a ledger's file too
         "results",
     },  # the statement for programs names infinity as all JSON does
     "sampling": {"mechanism"},  # a sampler emits the event that is accounted

@@ -11,7 +11,7 @@ import pytest
 
 from plumbline.cli.app import show_json
 from plumbline.experiments.files import append_row, write_json
-from plumbline.results import Undefined, to_json
+from plumbline.results import Undefined, minus, to_json
 
 
 @dataclass
@@ -54,3 +54,11 @@ def test_files_are_json_or_not_written(tmp_path: Path, value: float) -> None:
         with pytest.raises(ValueError, match="not JSON compliant"):
             write(path, {"epsilon": value})
         assert not path.exists()
+
+
+def test_a_difference_is_undefined_if_one_of_its_numbers_is() -> None:
+    why, other = Undefined("why"), Undefined("other")
+    assert minus(3.0, 1.0) == 2.0
+    assert minus(why, 1.0) is why
+    assert minus(1.0, why) is why
+    assert minus(why, other) is why

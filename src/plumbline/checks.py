@@ -7,19 +7,19 @@ import math
 
 def check_positive(name: str, value: float) -> None:
     """Refuses anything but a positive finite number."""
-    if not (_is_number(value) and value > 0):
+    if not (is_number(value) and value > 0):
         raise ValueError(f"{name} is {value!r}; it must be a positive finite number.")
 
 
 def check_not_negative(name: str, value: float) -> None:
     """Refuses anything but a finite number of at least zero."""
-    if not (_is_number(value) and value >= 0):
+    if not (is_number(value) and value >= 0):
         raise ValueError(f"{name} is {value!r}; it must be a finite number, not negative.")
 
 
 def check_decay(name: str, value: float) -> None:
     """Refuses anything but a number of at least zero and below one."""
-    if not (_is_number(value) and 0 <= value < 1):
+    if not (is_number(value) and 0 <= value < 1):
         raise ValueError(f"{name} is {value!r}; it must be at least 0 and below 1.")
 
 
@@ -29,7 +29,8 @@ def check_count(name: str, value: int) -> None:
         raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1.")
 
 
-def _is_number(value: float) -> bool:
+def is_number(value: object) -> bool:
+    """Whether it is a finite number, and not a truth value."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -1,4 +1,4 @@
-"""Numbers as text, the same on the page, in the terminal and in tables; and words in a row.
+"""Numbers as text, the same on the page, in the terminal and in tables; words and cells in a row.
 
 Every function of numbers takes one or whatever stands where there is none (None, an ``Undefined``,
 the reason as text), which is shown as a dash; and, where it has one, the standard error beside it.
@@ -7,7 +7,7 @@ the reason as text), which is shown as a dash; and, where it has one, the standa
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 MISSING = "–"
 
@@ -83,6 +83,17 @@ def listed(parts: Sequence[str]) -> str:
     if len(parts) < 2:
         return "".join(parts)
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = (head, ["---"] * len(head), *rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(text: str) -> str:
+    """Text that stays within its cell of a table in Markdown."""
+    return " ".join(text.replace("|", "\\|").split())
 
 
 def _beside(value: object, error: object, scale: float, digits: int, unit: str) -> str:

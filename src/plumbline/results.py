@@ -21,6 +21,13 @@ class Undefined:
 Number = float | Undefined
 
 
+def minus(first: Number, second: Number) -> Number:
+    """The difference; if one of the two is undefined, that."""
+    if isinstance(first, Undefined):
+        return first
+    return second if isinstance(second, Undefined) else first - second
+
+
 def to_json(value: Any) -> Any:
     """A result as JSON-able values: fields by name, undefined numbers as their reasons.
 

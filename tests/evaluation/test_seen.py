@@ -12,7 +12,7 @@ import plumbline as pl
 from plumbline.clipping import Flat
 from plumbline.evaluation import Views
 from plumbline.evaluation.base import Rows
-from plumbline.evaluation.seen import Seen, record_of_rows, repeated, with_inputs
+from plumbline.evaluation.seen import record_of_rows, repeated, shown, with_inputs
 from tests.methods.literal import CLIP, RECORDS, close, images, prepare, train
 
 
@@ -74,20 +74,20 @@ def test_a_chunk_that_is_seen_otherwise_is_otherwise_the_same() -> None:
     chunk = next(next(iter(private)).chunks())
     x, y = chunk.data
     rows = Rows((2 * x, y), torch.arange(len(x)), torch.full((len(x),), 0.5))
-    seen = Seen(chunk, rows)
-    assert (seen.step, seen.units, seen.records) == (chunk.step, chunk.units, chunk.records)
-    assert torch.equal(seen.unit_ids, chunk.unit_ids)
-    assert torch.equal(seen.groups, chunk.groups)
-    assert torch.equal(seen.data[0], 2 * x)
-    assert torch.equal(seen.outputs(), chunk.outputs())  # of the records themselves
-    assert seen.parameters().keys() == chunk.parameters().keys()
-    assert torch.equal(seen.draws("a").integers(99), chunk.draws("a").integers(99))
-    close(seen.capture().sum(), chunk.capture(rows=rows).sum())
+    other: Any = shown(chunk, rows)
+    assert (other.step, other.units, other.records) == (chunk.step, chunk.units, chunk.records)
+    assert torch.equal(other.unit_ids, chunk.unit_ids)
+    assert torch.equal(other.groups, chunk.groups)
+    assert torch.equal(other.data[0], 2 * x)
+    assert torch.equal(other.outputs(), chunk.outputs())  # of the records themselves
+    assert other.parameters().keys() == chunk.parameters().keys()
+    assert torch.equal(other.draws("a").integers(99), chunk.draws("a").integers(99))
+    close(other.capture().sum(), chunk.capture(rows=rows).sum())
     vector = {name: torch.ones_like(p) for name, p in chunk.parameters().items()}
-    close(seen.hvp(vector).sum(), chunk.hvp(vector, rows=rows).sum())
+    close(other.hvp(vector).sum(), chunk.hvp(vector, rows=rows).sum())
     # By default half the loss of the doubled image; what is asked for explicitly goes before.
     plain = Rows((x, y), torch.arange(len(x)), torch.ones(len(x)))
-    close(seen.capture(rows=plain).sum(), chunk.capture().sum())
+    close(other.capture(rows=plain).sum(), chunk.capture().sum())
 
 
 def test_a_batch_of_named_tuples_stays_one() -> None:

@@ -43,7 +43,7 @@ def test_the_table_is_made_of_the_runs(tmp_path: Path) -> None:
 def test_what_is_finished_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = recipe(seeds=[0])
     first = compare(one, tmp_path, workers=1)
-    monkeypatch.setattr(pool, "_here", lambda specs, *_: pytest.fail("repeated") if specs else None)
+    monkeypatch.setattr(pool, "_here", lambda runs: pytest.fail("repeated") if runs.specs else None)
     assert str(compare(one, tmp_path, workers=1)) == str(first)
 
 

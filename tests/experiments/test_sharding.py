@@ -49,7 +49,7 @@ def test_parts_make_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ):
             compare(one, parts, workers=workers)
         assert len(made(parts)) == runs
-    monkeypatch.setattr(pool, "_here", lambda specs, *_: pytest.fail("repeated") if specs else None)
+    monkeypatch.setattr(pool, "_here", lambda runs: pytest.fail("repeated") if runs.specs else None)
     merged = compare(one, parts, workers=1)
     assert [row.seeds for row in merged.rows] == [row.seeds for row in whole.rows]
     assert weights(parts, one) == weights(tmp_path / "whole", one)

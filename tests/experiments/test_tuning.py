@@ -54,7 +54,7 @@ def test_every_row_gets_the_same_trials_and_the_best_becomes_a_row(
         assert found.sensitivity[row.title].best == best.score
         assert all((root / folder / "result.json").is_file() for folder in best.folders)
     # Started again, nothing is repeated and the same is found.
-    monkeypatch.setattr(pool, "_here", lambda specs, *_: pytest.fail("repeated") if specs else None)
+    monkeypatch.setattr(pool, "_here", lambda runs: pytest.fail("repeated") if runs.specs else None)
     assert tune(one, root, workers=1) == found
     assert Recipe.read(found.write(root)) == found.recipe
     written = json.loads((root / "tuning.json").read_text())

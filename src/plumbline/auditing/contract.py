@@ -24,17 +24,11 @@ import torch
 from torch import Tensor
 
 from plumbline.auditing.neighbours import Neighbourhood, TokenNetwork, all_kinds
-from plumbline.auditing.tracing import (
-    NeighbourWorld,
-    NoisyAnswers,
-    StepTrace,
-    Values,
-    flat,
-    traced_step,
-)
+from plumbline.auditing.tracing import NeighbourWorld, NoisyAnswers, traced_step
 from plumbline.clipping import Clipping
 from plumbline.gradients import KERNELS, PerSampleGradients
 from plumbline.methods import Method
+from plumbline.methods.tracing import StepTrace, Values, flat
 
 SLACK = 1e-5
 """Relative: float32 rounds every clipped gradient, and their sum."""

@@ -1,9 +1,8 @@
-"""A method's step on a neighbourhood, traced: what it asks, with which values, what it leaves."""
+"""A method's step on a neighbourhood, traced (``methods.tracing``), and the answers it is given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,13 +11,12 @@ from torch import Tensor, nn
 from plumbline.auditing.neighbours import Batch, Neighbourhood, TokenNetwork
 from plumbline.gradients import Isolation
 from plumbline.methods import Method
+from plumbline.methods.tracing import GiveAnswer, StepTrace, Values, traced
 from plumbline.record_random import OwnGenerators
 from plumbline.training.batches import PrivateBatch
 from plumbline.training.losses import per_record
 
 _EXPECTED_SIZE = 8
-
-Values = dict[str, Tensor]
 
 
 class NeighbourWorld:
@@ -106,42 +104,13 @@ class NoisyAnswers:
         return noisy
 
 
-@dataclass
-class StepTrace:
-    """What a step asked, ``(name, sensitivity, sigma)``, with what value, and what else it left."""
-
-    asked: list[tuple[str, float, float]] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
-    left: dict[str, Any] = field(default_factory=dict)
-
-
 def traced_step(
-    world: NeighbourWorld,
-    method: Method,
-    number: int,
-    batch: Tensor,
-    answers: Callable[[int, Values, float], Values],
+    world: NeighbourWorld, method: Method, number: int, batch: Tensor, answers: GiveAnswer
 ) -> StepTrace:
     """A step of a method on some of the records, ``batch`` their numbers."""
-    trace = StepTrace()
     # Who keeps something of every record counts them through: full batches have no gaps.
     units = torch.arange(len(batch)) if method.keeps_records else batch
     owner: Any = world
-    program = method.step(PrivateBatch(number, batch, units, owner))
-    try:
-        query = next(program)
-        while True:
-            own = query.value
-            value = {"value": own} if isinstance(own, Tensor) else dict(own)
-            trace.asked.append((query.name, query.sensitivity, query.sigma))
-            trace.values.append(flat(value))
-            std = query.sigma * query.sensitivity if query.sigma else 1.0
-            query = program.send(answers(len(trace.asked) - 1, value, std))
-    except StopIteration as end:
-        trace.left = {"update": end.value, "state": method.state_dict(), "weights": world.weights()}
+    trace, update = traced(method.step(PrivateBatch(number, batch, units, owner)), answers)
+    trace.left = {"update": update, "state": method.state_dict(), "weights": world.weights()}
     return trace
-
-
-def flat(values: Values) -> Tensor:
-    """All of them in one row, ``[n]`` of float64."""
-    return torch.cat([one.detach().double().flatten() for one in values.values()])

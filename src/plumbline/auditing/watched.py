@@ -114,7 +114,7 @@ class Watched(Method):
                 )
             noisy = yield self._widened(query)
             answers.append(self._answer(query, other, noisy))
-            heard = {name: noisy[name] for name in _named(query)}
+            heard = {name: noisy[name] for name in query.named}
             outside.hear({name: value.clone() for name, value in heard.items()})
             inside.hear(heard)
         if inside.asks is not None or outside.asks is not None:
@@ -131,7 +131,7 @@ class Watched(Method):
         return replace(query, value={"value": query.value, _EXTRA: zeros})
 
     def _answer(self, query: Query, other: Query, noisy: Mapping[str, Tensor]) -> Answer:
-        own, without = _named(query), _named(other)
+        own, without = query.named, other.named
         gaps = [(own[name].double() - without[name].double()).square().sum() for name in own]
         if _EXTRA in noisy:
             noise = noisy[_EXTRA]
@@ -159,7 +159,3 @@ class _Program:
             self.asks = on()
         except StopIteration as end:
             self.asks, self.update = None, end.value
-
-
-def _named(query: Query) -> Mapping[str, Tensor]:
-    return {"value": query.value} if isinstance(query.value, Tensor) else query.value

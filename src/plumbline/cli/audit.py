@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumbline.cli.app import (
-    Json,
-    app,
-    console,
-    examples,
-    note,
-    show,
-    show_json,
-    table,
-)
+from plumbline.cli.app import Json, app, console, examples, note, show, show_json, table
 from plumbline.cli.options import methods_starting, settings_of
 from plumbline.cli.progress import watching_one
 from plumbline.formats import tiny
@@ -35,6 +26,18 @@ REFUTED = 1
 Confidence = Annotated[
     float, typer.Option(help="How sure a bound must be.", min=0.5, max=1 - 1e-12)
 ]
+Noise = Annotated[float, typer.Option("--noise-multiplier", help="Of the gradient.")]
+Delta = Annotated[float, typer.Option(help="The delta at which epsilon is bounded.")]
+Repetitions = Annotated[int, typer.Option(help="With the canary, and as many without it.", min=100)]
+Seed = Annotated[
+    int | None, typer.Option(help="Makes the audit repeatable.", show_default="secure noise")
+]
+Row = Annotated[
+    str | None,
+    typer.Option(
+        "--method", help="Which method of the recipe.", show_default="the first private one"
+    ),
+]
 
 
 @audit.command(
@@ -49,21 +52,17 @@ def step(
         str,
         typer.Argument(help="A method; see plumbline methods.", autocompletion=methods_starting),
     ],
-    noise_multiplier: Annotated[float, typer.Option(help="Of the gradient.")] = 1.0,
+    noise_multiplier: Noise = 1.0,
     sampling_rate: Annotated[
         float, typer.Option(help="The probability with which a record takes part.")
     ] = 1.0,
-    delta: Annotated[float, typer.Option(help="The delta at which epsilon is bounded.")] = 1e-5,
-    repetitions: Annotated[
-        int, typer.Option(help="With the canary, and as many without it.", min=100)
-    ] = 100_000,
+    delta: Delta = 1e-5,
+    repetitions: Repetitions = 100_000,
     confidence: Confidence = 1 - 1e-6,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method, as clip=0.5.")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Makes the audit repeatable.", show_default="secure noise")
-    ] = None,
+    seed: Seed = None,
     json_: Json = False,
 ) -> None:
     """Audits one real step of a method, with a planted canary."""
@@ -84,8 +83,7 @@ def step(
         show_json({**dataclasses.asdict(found), "refuted": found.refuted})
     else:
         _show_step(found)
-    if found.refuted:
-        raise typer.Exit(REFUTED)
+    _end(found.refuted)
 
 
 @audit.command(
@@ -98,19 +96,15 @@ def bands(
     count: Annotated[
         int, typer.Argument(help="Over how many steps noise is correlated.", min=2, metavar="BANDS")
     ],
-    noise_multiplier: Annotated[float, typer.Option(help="Of the gradient.")] = 2.0,
+    noise_multiplier: Noise = 2.0,
     rate: Annotated[
         float, typer.Option(help="The probability with which a record is drawn in its turn.")
     ] = 1.0,
     cycles: Annotated[int, typer.Option(help="How many turns a record has.", min=1)] = 3,
-    delta: Annotated[float, typer.Option(help="The delta at which epsilon is bounded.")] = 1e-5,
-    repetitions: Annotated[
-        int, typer.Option(help="Runs with the canary, and as many without it.", min=100)
-    ] = 20_000,
+    delta: Delta = 1e-5,
+    repetitions: Repetitions = 20_000,
     confidence: Confidence = 1 - 1e-6,
-    seed: Annotated[
-        int | None, typer.Option(help="Makes the audit repeatable.", show_default="secure noise")
-    ] = None,
+    seed: Seed = None,
     json_: Json = False,
 ) -> None:
     """Audits noise correlated between steps, with a canary that takes part several times."""
@@ -136,8 +130,7 @@ def bands(
             f"{tiny(1 - confidence)}"
         )
         show(found.verdict())
-    if found.refuted:
-        raise typer.Exit(REFUTED)
+    _end(found.refuted)
 
 
 @audit.command(
@@ -148,10 +141,7 @@ def bands(
 )
 def run(
     recipe: Annotated[str, typer.Argument(help="A recipe: its file, or its name.")],
-    method: Annotated[
-        str | None,
-        typer.Option(help="Which method of the recipe.", show_default="the first private one"),
-    ] = None,
+    method: Row = None,
     canaries: Annotated[int, typer.Option(help="How many records are planted.", min=1)] = 1000,
     guesses: Annotated[
         int | None,
@@ -188,8 +178,7 @@ def run(
         show(f"({LABEL})")
         show(found.found.verdict(found.claimed))
         _show_membership({found.method: (found.claimed, [found.membership])})
-    if refuted:
-        raise typer.Exit(REFUTED)
+    _end(refuted)
 
 
 @audit.command(
@@ -200,10 +189,7 @@ def run(
 )
 def neighbours(
     what: Annotated[str, typer.Argument(help="A run's folder, or a recipe: its file or name.")],
-    method: Annotated[
-        str | None,
-        typer.Option(help="Which method of the recipe.", show_default="the first private one"),
-    ] = None,
+    method: Row = None,
     steps: Annotated[int, typer.Option(help="How many steps are tried.", min=1)] = 3,
     records: Annotated[int, typer.Option(help="How many records a batch has.", min=2)] = 64,
     seed: Annotated[int, typer.Option(help="Which records are tried.")] = 0,
@@ -232,8 +218,7 @@ def neighbours(
     else:
         show(f"{spec.method.title}, seed {spec.seed} ({LABEL})")
         show(str(found))
-    if not found.holds:
-        raise typer.Exit(REFUTED)
+    _end(not found.holds)
 
 
 @audit.command(
@@ -280,6 +265,11 @@ def membership(
         return
     show(f"({LABEL})")
     _show_membership({title: (study.row(title).epsilon, own) for title, own in found.items()})
+
+
+def _end(refuted: bool) -> None:
+    if refuted:
+        raise typer.Exit(REFUTED)
 
 
 def _show_step(found: StepAudit) -> None:

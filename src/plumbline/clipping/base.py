@@ -8,22 +8,17 @@ count) by at most that question's own sensitivity.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Mapping
 from typing import ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from plumbline.mechanism.release import GaussianQuery, Query
+from plumbline.mechanism.release import GaussianQuery, Program
 from plumbline.registry import Registry
 from plumbline.results import Undefined
 from plumbline.spaces import Space
 from plumbline.state import Stateful
-
-Answer = TypeVar("Answer")
-
-Program = Generator[Query, dict[str, Tensor], Answer]
-"""Asks questions by yielding them, receives the noisy answers, returns what it makes of them."""
 
 
 class Gradients(Protocol):

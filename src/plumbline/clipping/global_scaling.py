@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from plumbline.checks import check_not_negative, check_positive
-from plumbline.clipping.base import Clipping, Program, RecordNorms, clipping
+from plumbline.clipping.base import Clipping, RecordNorms, clipping
 from plumbline.clipping.quantile import count, count_query, declared_count, moved
-from plumbline.mechanism.release import GaussianQuery
+from plumbline.mechanism.release import GaussianQuery, Program
 from plumbline.spaces import LogBetween
 
 _NAME = "norms beyond the bound"

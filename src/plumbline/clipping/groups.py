@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from plumbline.checks import check_positive
-from plumbline.clipping.base import Clipping, Program, RecordNorms, clipping
+from plumbline.clipping.base import Clipping, RecordNorms, clipping
 from plumbline.clipping.flat import flat_factors
 from plumbline.clipping.quantile import count_query, declared_count
-from plumbline.mechanism.release import GaussianQuery
+from plumbline.mechanism.release import GaussianQuery, Program
 
 _NAME = "group counts"
 

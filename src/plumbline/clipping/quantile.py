@@ -13,9 +13,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from plumbline.checks import check_positive
-from plumbline.clipping.base import Clipping, Program, RecordNorms, clipping
+from plumbline.clipping.base import Clipping, RecordNorms, clipping
 from plumbline.clipping.flat import flat_factors
-from plumbline.mechanism.release import GaussianQuery, Query
+from plumbline.mechanism.release import GaussianQuery, Program, Query
 from plumbline.spaces import Between, LogBetween
 
 _NAME = "norms within the bound"

@@ -85,7 +85,10 @@ class TableLook:
     @property
     def command(self) -> str:
         """The command that trains on the table, with an option for each obstacle that has one."""
-        words = command_on(str(self.path), self.target or "COLUMN", self.sensitive)
+        words = ["plumbline", "train", "--data", str(self.path)]
+        words += ["--target", self.target or "COLUMN"]
+        for name in self.sensitive:
+            words += ["--sensitive", name]
         return shlex.join([*words, *self._added])
 
     @property
@@ -100,17 +103,6 @@ class TableLook:
         if dropped:
             words += ["--drop", ",".join(dropped)]
         return words
-
-
-def command_on(
-    data: str, target: str | None, sensitive: Sequence[str], command: str = "train"
-) -> list[str]:
-    """The words of a command on some data."""
-    words = ["plumbline", command, "--data", data]
-    words += [] if target is None else ["--target", target]
-    for name in sensitive:
-        words += ["--sensitive", name]
-    return words
 
 
 def look_at(

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 import tomli_w
 
-from plumbline.checks import check_count
+from plumbline.checks import check_count, is_number
 from plumbline.data.encoding import check_one_of
 from plumbline.data.files import TableError
 from plumbline.data.table_dates import ORDERS, Order, days_of, iso
@@ -268,7 +268,7 @@ def declared(
         if kinds.get(name) != HASH:
             _say(name, CATEGORY, kinds, of_schema)
     for name, value in fields["fill"].items():
-        kinds.setdefault(name, NUMBER if _is_number(value) else CATEGORY)
+        kinds.setdefault(name, NUMBER if is_number(value) else CATEGORY)
     columns = dict(start.columns)
     for name, kind in kinds.items():
         given = {field: values[name] for field, values in fields.items() if name in values}
@@ -313,7 +313,7 @@ def column_of(name: str, start: Column, **given: Any) -> Column:
             dated = "" if kind == DATE else "; of a column of dates (--date), two dates"
             raise TableError(f"The range of '{name}' is {ends!r}; give {what}, [low, high]{dated}.")
         if not low < high:
-            shown = ", ".join(f"{e:g}" if _is_number(e) else str(e) for e in ends)
+            shown = ", ".join(f"{e:g}" if is_number(e) else str(e) for e in ends)
             raise TableError(f"The range of '{name}' is ({shown}); low must be below high.")
         fields["range"] = low, high
     if (categories := fields.get("categories")) is not None:
@@ -351,14 +351,10 @@ def _measured(kind: Kind | None, value: Any) -> float | None:
     if kind == DATE:
         day = float(days_of([value.isoformat() if isinstance(value, date) else str(value)])[0])
         return None if math.isnan(day) else day
-    return float(value) if _is_number(value) else None
+    return float(value) if is_number(value) else None
 
 
 def _records(given: Any) -> int | None:
     if given is not None and not (type(given) is int and given >= 1):
         raise TableError(f"records is {given!r}; it must be a whole number of at least 1.")
     return given
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and math.isfinite(value)

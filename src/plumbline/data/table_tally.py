@@ -10,6 +10,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ _YES_NO = [
 _MARKERS = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-", "--", ".", "missing"}
 _SURELY = {"na", "n/a", "#n/a", "nan", "null", "?"}
 _GAP = "--missing-value"
+_LEFT_OUT = "Such rows are left out."
 _COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)?,\d+")
 _ID = re.compile(r"(?:^|[_\W])(?:id|ids|uuid|guid|nr|no|number|key|index|ssn|mrn)$|^$|Id$|ID$")
 
@@ -64,6 +66,13 @@ class ColumnTally:
     advice: str = ""
     options: tuple[tuple[str, str], ...] = ()
     column: Column = field(default_factory=Column)
+
+    def noting(
+        self, wrong: str, advice: str, *options: tuple[str, str], remark: bool = False, **more: Any
+    ) -> ColumnTally:
+        """The same with what is wrong, what to do, and further fields."""
+        options, remark = options or self.options, remark or self.remark
+        return replace(self, wrong=wrong, advice=advice, options=options, remark=remark, **more)
 
 
 class Tally:
@@ -147,7 +156,7 @@ class Tally:
             wrong = f"{self._odd:,} of its cells ({share:.0f} %) are no {what}"
             if self._odd > (1 - _ALL_BUT) * self.present:
                 advice = "Declare what it holds, or mend these cells; they count as missing."
-                return replace(found, wrong=wrong, advice=advice)
+                return found.noting(wrong, advice)
         return found
 
     def _taken(self, found: ColumnTally) -> ColumnTally:
@@ -167,26 +176,16 @@ class Tally:
         commas = self._share(lambda cell: _COMMA.fullmatch(cell) is not None)
         whole = 1 - self._odd / self.present if not self._full else self._share(str.isdecimal)
         if commas and commas + whole >= _ALL_BUT:
-            return replace(
-                found,
-                kind="number",
-                wrong="its numbers have decimal commas",
-                advice="Say so: --decimal ,",
-                options=(("--decimal", ","),),
-                column=Column(NUMBER),
-            )
+            wrong, option = "its numbers have decimal commas", ("--decimal", ",")
+            advice = "Say so: --decimal ,"
+            return found.noting(wrong, advice, option, kind="number", column=Column(NUMBER))
         length = sum(len(cell.split()) * times for cell, times in kept.items()) / kept.total()
         unique = len(kept) >= 0.99 * kept.total() and len(kept) >= 20
         many = self._full or len(kept) > MANY_CATEGORIES
         if length >= _WORDS and (many or unique):
-            return replace(
-                found,
-                kind="text",
-                wrong="it holds free text",
-                advice=f"Hash its words: --text {name}={WORD_BINS}; or drop it: --drop {name}.",
-                options=(("--text", f"{name}={WORD_BINS}"),),
-                column=Column(TEXT, bins=WORD_BINS),
-            )
+            advice = f"Hash its words: --text {name}={WORD_BINS}; or drop it: --drop {name}."
+            option, column = ("--text", f"{name}={WORD_BINS}"), Column(TEXT, bins=WORD_BINS)
+            return found.noting("it holds free text", advice, option, kind="text", column=column)
         if unique:
             return _dropped(replace(found, kind="id"), "it is different in nearly every row")
         if many:
@@ -210,14 +209,8 @@ class Tally:
         advice = f"Say so: --date {said}."
         if orders == ["dmy", "mdy"]:
             advice = f"Say so: --date {said}, or {self.name}=mdy where the month comes first."
-        return replace(
-            found,
-            kind="date",
-            wrong="it holds dates",
-            advice=advice,
-            options=(("--date", said),),
-            column=Column(DATE, order=order),
-        )
+        option, column = ("--date", said), Column(DATE, order=order)
+        return found.noting("it holds dates", advice, option, kind="date", column=column)
 
     def _number(self, found: ColumnTally) -> ColumnTally:
         low, high = self._ends
@@ -237,13 +230,9 @@ class Tally:
             advice = (
                 f"Hash them: --hash {name}={BINS}; or look at their beginning: --prefix {name}=3."
             )
-        return replace(
-            found,
-            kind="code",
-            wrong="it has many different values",
-            advice=advice,
-            options=(("--hash", f"{name}={BINS}"),),
-            column=Column(HASH, bins=BINS),
+        option, column = ("--hash", f"{name}={BINS}"), Column(HASH, bins=BINS)
+        return found.noting(
+            "it has many different values", advice, option, kind="code", column=column
         )
 
     def _with_markers(self, found: ColumnTally) -> ColumnTally:
@@ -253,20 +242,16 @@ class Tally:
         if not number:  # "none" and "-" may well be categories
             marks = [cell for cell in marks if cell.casefold() in _SURELY]
         if marks:
-            return replace(
-                found,
-                wrong=f"some cells say {' or '.join(marks)}, as if a value were missing",
-                advice=f"Say so: {' '.join(f'{_GAP} {shlex.quote(mark)}' for mark in marks)}.",
-                options=tuple((_GAP, mark) for mark in marks),
+            return found.noting(
+                f"some cells say {' or '.join(marks)}, as if a value were missing",
+                f"Say so: {' '.join(f'{_GAP} {shlex.quote(mark)}' for mark in marks)}.",
+                *((_GAP, mark) for mark in marks),
             )
         if number and self._odd:
-            return replace(
-                found,
-                wrong=f"{self._odd:,} of its cells are no numbers",
-                remark=True,
-                advice="They count as missing; if they are categories, say --categorical "
-                f"{self.name}.",
+            advice = (
+                f"They count as missing; if they are categories, say --categorical {self.name}."
             )
+            return found.noting(f"{self._odd:,} of its cells are no numbers", advice, remark=True)
         return found
 
     def _share(self, holds: Callable[[str], object]) -> float:
@@ -278,9 +263,7 @@ def _dropped(found: ColumnTally, wrong: str) -> ColumnTally:
     advice = f"Leave it out: --drop {found.name}."
     if not found.name:
         wrong, advice = f"{wrong}, and it has no name", "Leave it out: --drop ''."
-    return replace(
-        found, wrong=wrong, advice=advice, options=(("--drop", found.name),), column=column
-    )
+    return found.noting(wrong, advice, ("--drop", found.name), column=column)
 
 
 def as_target(found: ColumnTally) -> ColumnTally:
@@ -289,28 +272,17 @@ def as_target(found: ColumnTally) -> ColumnTally:
     plain = replace(found, wrong="", advice="", options=known, column=Column(CATEGORY))
     different = KEPT + 1 if found.different is None else found.different
     if different < 2:
-        return replace(
-            plain,
-            wrong="the target has one value only",
-            advice="There is nothing to learn from it.",
-        )
+        return plain.noting("the target has one value only", "There is nothing to learn from it.")
     if different > MANY_CLASSES:
-        what = "numbers" if found.kind == "number" else "values"
-        return replace(
-            plain,
-            wrong=f"the target has {_many(found.different)} different {what}, which are no classes",
-            advice="Say --task regression to predict the number, or group its values first."
-            if found.kind == "number"
-            else "Predict a column of classes, or group its values first.",
-        )
+        what, advice = "values", "Predict a column of classes, or group its values first."
+        if found.kind == "number":
+            what = "numbers"
+            advice = "Say --task regression to predict the number, or group its values first."
+        many = _many(found.different)
+        return plain.noting(f"the target has {many} different {what}, which are no classes", advice)
     if found.missing:
-        return replace(
-            plain,
-            wrong=f"{_rows(found.missing)} the target",
-            remark=True,
-            advice="Such rows are left out.",
-            column=found.column,
-        )
+        words = f"{_rows(found.missing)} the target"
+        return plain.noting(words, _LEFT_OUT, remark=True, column=found.column)
     if found.kind == "yes or no":
         return replace(plain, options=found.options, column=found.column)
     return plain
@@ -321,27 +293,16 @@ def as_groups(found: ColumnTally, values: Counter[str] | None) -> ColumnTally:
     plain = replace(found, wrong="", advice="", column=Column(CATEGORY))
     plain = replace(plain, options=found.options if found.kind == "yes or no" else ())
     if values is None or len(values) > MANY_GROUPS:
-        return replace(
-            plain,
-            wrong=f"it has {_many(found.different)} groups, and at most {MANY_GROUPS} are reported",
-            advice="Group its values first.",
-        )
+        words = f"it has {_many(found.different)} groups, and at most {MANY_GROUPS} are reported"
+        return plain.noting(words, "Group its values first.")
     if found.missing:
-        return replace(
-            plain,
-            wrong=f"{_rows(found.missing)} the group",
-            remark=True,
-            advice="Such rows are left out.",
-        )
+        return plain.noting(f"{_rows(found.missing)} the group", _LEFT_OUT, remark=True)
     small = [rows for rows in values.values() if rows < _FEW]
     if small:
-        return replace(
-            plain,
-            wrong=f"{len(small)} of its groups {'has' if len(small) == 1 else 'have'} fewer than "
-            f"{_FEW} rows (the smallest {min(small)})",
-            remark=True,
-            advice="Too few to judge by: put small groups together.",
-        )
+        have = "has" if len(small) == 1 else "have"
+        words = f"{len(small)} of its groups {have} fewer than {_FEW} rows"
+        advice = "Too few to judge by: put small groups together."
+        return plain.noting(f"{words} (the smallest {min(small)})", advice, remark=True)
     return plain
 
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from plumbline.clipping import Program, Unclipped
+from plumbline.clipping import Unclipped
 from plumbline.diagnostics.base import Sample
 from plumbline.gradients import PerSampleGradients, combine
-from plumbline.mechanism.release import Query
+from plumbline.mechanism.release import Query, answered
 from plumbline.methods import Method
 from plumbline.training import Private
 from plumbline.without_trace import no_trace
@@ -42,6 +41,15 @@ def sample_of(private: Private, units: Tensor, seed: int = 0) -> Sample:
     in_buckets = clipping.buckets(1) is not None
     groups = next((chunk.groups for chunk in batch.chunks()), None)
     plain = None
+
+    def noisy(query: Query) -> dict[str, Tensor]:
+        std = query.sigma * query.sensitivity * scale if query.sigma else 0.0
+        assert math.isfinite(std)  # a query without a bound has no noise
+        return {
+            name: part + std * torch.randn(part.shape, generator=generator).to(part)
+            for name, part in query.named.items()
+        }
+
     with no_trace(private.model):
         if not method.plain:
             own = _joined(method.plain_gradients(batch))
@@ -51,7 +59,7 @@ def sample_of(private: Private, units: Tensor, seed: int = 0) -> Sample:
             private.plan.expected_batch_size
         )
         generator = torch.Generator().manual_seed(seed)
-        gradients = _joined(_answered(method.before_clipping(batch), scale, generator))
+        gradients = _joined(answered(method.before_clipping(batch), noisy))
     if in_buckets:
         gradients = combine([gradients], [clipping.normaliser(1)])
     return Sample(
@@ -64,29 +72,6 @@ def sample_of(private: Private, units: Tensor, seed: int = 0) -> Sample:
         len(units) if in_buckets else None,
         (lambda members: sample_of(private, units[members.cpu()], seed)) if in_buckets else None,
     )
-
-
-def _answered(
-    program: Program[list[PerSampleGradients]], scale: float, generator: torch.Generator
-) -> list[PerSampleGradients]:
-    """What the program returns, its questions answered with ``scale`` times their noise."""
-    try:
-        query = next(program)
-        while True:
-            query = program.send(_noisy(query, scale, generator))
-    except StopIteration as end:
-        parts: list[PerSampleGradients] = end.value
-        return parts
-
-
-def _noisy(query: Query, scale: float, generator: torch.Generator) -> dict[str, Tensor]:
-    value = query.value if isinstance(query.value, Mapping) else {"value": query.value}
-    std = query.sigma * query.sensitivity * scale if query.sigma else 0.0
-    assert math.isfinite(std)  # a query without a bound has no noise
-    return {
-        name: part + std * torch.randn(part.shape, generator=generator).to(part)
-        for name, part in value.items()
-    }
 
 
 def _joined(parts: list[PerSampleGradients]) -> PerSampleGradients:

@@ -25,8 +25,7 @@ from typing import Literal
 
 from plumbline.diagnostics.base import NOT_COVERED
 from plumbline.diagnostics.bias import Bias, ErrorParts
-from plumbline.formats import percent
-from plumbline.results import Number, Undefined
+from plumbline.formats import finite, percent
 
 Cause = Literal["clipping direction", "clipping magnitude", "noise", "nothing"]
 
@@ -137,14 +136,14 @@ def causes(evidence: Evidence) -> dict[str, float]:
     scores: dict[str, float] = {}
     if evidence.bias is None:
         return scores
-    kept, size = _value(evidence.bias.magnitude), _value(evidence.bias.gradient_norm)
-    direction = _value(evidence.bias.direction)
+    kept, size = finite(evidence.bias.magnitude), finite(evidence.bias.gradient_norm)
+    direction = finite(evidence.bias.direction)
     if kept is None or direction is None or not size:
         return scores
     if evidence.optimizer not in LENGTHLESS:
         scores["clipping magnitude"] = (1 - kept) ** 2
     scores["clipping direction"] = _against(direction**2, kept * size)
-    noise = None if evidence.errors is None else _value(evidence.errors.noise)
+    noise = None if evidence.errors is None else finite(evidence.errors.noise)
     if noise is not None and evidence.steps:
         scores["noise"] = _against(noise / evidence.steps, kept * size)
     return scores
@@ -164,7 +163,7 @@ def _bias(evidence: Evidence) -> Finding | None:
     bias = evidence.bias
     if bias is None:
         return None
-    norm, part, angle = _value(bias.norm), _value(bias.relative), _value(bias.degrees)
+    norm, part, angle = finite(bias.norm), finite(bias.relative), finite(bias.degrees)
     if norm is None or part is None or angle is None:
         return None
     text = (
@@ -178,7 +177,7 @@ def _direction(evidence: Evidence, scores: Mapping[str, float]) -> Finding | Non
     score = scores.get("clipping direction")
     if score is None or score < NEGLIGIBLE or evidence.bias is None:
         return None
-    angle = _value(evidence.bias.cosine)
+    angle = finite(evidence.bias.cosine)
     turned = "" if angle is None else f" (cosine {angle:.2f})"
     text = (
         f"Clipping turns the gradient{turned}: what it adds in other directions is "
@@ -190,7 +189,7 @@ def _direction(evidence: Evidence, scores: Mapping[str, float]) -> Finding | Non
 
 
 def _magnitude(evidence: Evidence, scores: Mapping[str, float]) -> Finding | None:
-    kept = None if evidence.bias is None else _value(evidence.bias.magnitude)
+    kept = None if evidence.bias is None else finite(evidence.bias.magnitude)
     if kept is None or (1 - kept) ** 2 < NEGLIGIBLE:
         return None
     score = scores.get("clipping magnitude")
@@ -257,7 +256,3 @@ def _suggestions(evidence: Evidence, cause: Cause) -> list[str]:
 def _against(squared_error: float, left: float) -> float:
     """A squared error as a part of what is left of the gradient, squared."""
     return min(BACKWARDS, squared_error / left**2) if left > 0 else BACKWARDS
-
-
-def _value(number: Number | None) -> float | None:
-    return None if number is None or isinstance(number, Undefined) else number

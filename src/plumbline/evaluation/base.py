@@ -11,14 +11,14 @@ released before, and on public things; never on another record.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from torch import Tensor
 
 from plumbline.gradients import PerSampleGradients, Perturbation
-from plumbline.mechanism.release import GaussianQuery, Query
+from plumbline.mechanism.release import GaussianQuery, Program
 from plumbline.record_random import Draws
 from plumbline.registry import Registry
 from plumbline.spaces import Space
@@ -26,8 +26,8 @@ from plumbline.state import Stateful
 
 Slot = Literal["records", "weights", "gradient", "update"]
 Update = dict[str, Tensor]
-Asking = Generator[Query, dict[str, Tensor], None]
-Ask = Callable[[str], Generator[Query, dict[str, Tensor], Update]]
+Asking = Program[None]
+Ask = Callable[[str], Program[Update]]
 """The program that asks for the batch's noisy mean gradient at the weights as they are, by name."""
 
 

@@ -52,23 +52,14 @@ class Bam(Evaluation):
 
 @evaluation
 @dataclass
-class BamExact(Evaluation):
+class BamExact(Bam):
     """``g_i + radius H_i g_i / |g_i|``.
 
     Attributes:
-        radius: lambda, or a schedule of it.
         limit: The most records at once: the Hessian products take memory for each.
     """
 
-    radius: Radius = 0.02
     limit: int | None = 32
-
-    search: ClassVar = {"radius": LogBetween(0.001, 0.2)}
-    slot = "weights"
-
-    def __post_init__(self) -> None:
-        if not callable(self.radius):
-            check_not_negative("radius", self.radius)
 
     @property
     def passes(self) -> int:

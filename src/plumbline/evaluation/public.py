@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from plumbline.checks import check_count
 from plumbline.evaluation.base import Chunk, Evaluation, Rows, evaluation
-from plumbline.evaluation.seen import Field, Seen, record_of_rows, repeated, with_inputs
+from plumbline.evaluation.seen import Field, record_of_rows, repeated, shown, with_inputs
 from plumbline.gradients import each_record, own_statistics
 from plumbline.record_random import Draws
 
@@ -64,7 +64,7 @@ class BatchClipping(Evaluation):
         record = record_of_rows(chunk.records, times, torch.device("cpu"))
         weights = torch.zeros(chunk.records, times)
         weights[:, 0] = 1
-        return Seen(chunk, Rows(data, record, weights.flatten(), together=True))
+        return shown(chunk, Rows(data, record, weights.flatten(), together=True))
 
 
 def predict(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -11,81 +11,35 @@ from torch.utils._pytree import tree_map
 
 from plumbline.evaluation.base import Chunk, Rows
 from plumbline.gradients import PerSampleGradients, Perturbation
-from plumbline.record_random import Draws
 
 Field = int | str
 """Where a batch has the inputs: a place in a tuple, or a name in a mapping."""
 
 
-class Seen:
-    """A chunk through the rows that are shown instead of its records; else the chunk itself."""
+def shown(chunk: Chunk, rows: Rows) -> Chunk:
+    """The chunk through the rows that are shown instead of its records."""
+    return cast(Chunk, _Seen(chunk, rows))
+
+
+class _Seen:
+    """What the model sees is the rows; everything else is the chunk's own."""
 
     def __init__(self, chunk: Chunk, rows: Rows) -> None:
-        self._chunk = chunk
-        self._rows = rows
+        self._chunk, self._rows = chunk, rows
 
-    @property
-    def step(self) -> int:
-        """The number of the step."""
-        return self._chunk.step
-
-    @property
-    def units(self) -> int:
-        """How many units it has."""
-        return self._chunk.units
-
-    @property
-    def unit_ids(self) -> Tensor:
-        """The units' numbers in the data set."""
-        return self._chunk.unit_ids
-
-    @property
-    def records(self) -> int:
-        """How many records it has."""
-        return self._chunk.records
-
-    @property
-    def groups(self) -> Tensor | None:
-        """Each unit's group, if groups were given."""
-        return self._chunk.groups
-
-    @property
-    def weights(self) -> Tensor | None:
-        """By how much each unit counts once it is clipped."""
-        return self._chunk.weights
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._chunk, name)
 
     @property
     def data(self) -> Any:
-        """The rows, as the loss sees them."""
         return self._rows.data
 
-    def parameters(self) -> Mapping[str, Tensor]:
-        """The trainable parameters by name."""
-        return self._chunk.parameters()
-
-    def losses(self) -> Tensor:
-        """The losses of the records themselves."""
-        return self._chunk.losses()
-
-    def outputs(self) -> Any:
-        """The model's outputs for the records themselves."""
-        return self._chunk.outputs()
-
-    def draws(self, purpose: str, *, of: Literal["records", "units"] = "records") -> Draws:
-        """Random numbers of each record's or unit's own."""
-        return self._chunk.draws(purpose, of=of)
-
     def capture(
-        self,
-        at: Perturbation | Mapping[str, Tensor] | None = None,
-        *,
-        rows: Rows | None = None,
+        self, at: Perturbation | Mapping[str, Tensor] | None = None, *, rows: Rows | None = None
     ) -> PerSampleGradients:
-        """The units' gradients of what is shown."""
         return self._chunk.capture(at, rows=self._rows if rows is None else rows)
 
     def hvp(self, vectors: Mapping[str, Tensor], *, rows: Rows | None = None) -> PerSampleGradients:
-        """The units' Hessian-vector products of what is shown."""
         return self._chunk.hvp(vectors, rows=self._rows if rows is None else rows)
 
 

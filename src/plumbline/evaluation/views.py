@@ -17,7 +17,7 @@ from torch import Tensor
 
 from plumbline.checks import check_count, is_row_by_row
 from plumbline.evaluation.base import Chunk, Evaluation, Rows, evaluation
-from plumbline.evaluation.seen import Field, Seen, record_of_rows, repeated, with_inputs
+from plumbline.evaluation.seen import Field, record_of_rows, repeated, shown, with_inputs
 from plumbline.record_random import Draws, kept_generators, set_generators
 
 Augment = Callable[[Tensor, Draws], Tensor]
@@ -72,4 +72,4 @@ class Views(Evaluation):
         data: Any = with_inputs(repeated(chunk.data, self.count), self.inputs, views)
         record = record_of_rows(chunk.records, self.count, torch.device("cpu"))
         weights = torch.full((len(record),), 1 / self.count)
-        return Seen(chunk, Rows(data, record, weights))
+        return shown(chunk, Rows(data, record, weights))

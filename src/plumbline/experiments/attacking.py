@@ -17,22 +17,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from plumbline.auditing import MEASURES, Membership, RunAudit, audit_run, membership
+from plumbline.auditing import MEASURES, Interval, Membership, RunAudit, audit_run, membership
 from plumbline.data import Split
 from plumbline.experiments.files import MODEL
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import started
-from plumbline.fairness import Number, Undefined
+from plumbline.fairness import estimate
 from plumbline.formats import number, percent
 from plumbline.training.losses import BatchLoss, per_record
 from plumbline.training.own_neighbours import NeighbourAudit
 from plumbline.without_trace import evaluating
 
 LABEL = "computed from the training records without noise: not covered by epsilon"
-
-_NONE = Undefined("there is no value")
 
 
 @dataclass(frozen=True)
@@ -185,19 +183,13 @@ def averaged(runs: Sequence[Membership]) -> list[list[str]]:
         name = "all" if group is None else group
         if any(group in one.too_small for one in runs):
             name = f"({name})"
-        interval = own[0].intervals.get("auc", _NONE)
-        within = "-"
-        if not isinstance(interval, Undefined):
+        interval, within = own[0].intervals.get("auc"), "-"
+        if isinstance(interval, Interval):
             within = f"{(interval.high - interval.low) / 2:.3f}"
-        auc, accuracy, *rates = (_mean([one.values[key] for one in own]) for key in MEASURES)
+        auc, accuracy, *rates = (estimate([o.values[key] for o in own]).mean for key in MEASURES)
         shown = [number(auc), within, number(accuracy)]
         lines.append([name, *shown, *(percent(rate) for rate in rates)])
     return lines
-
-
-def _mean(values: Sequence[Number]) -> Number:
-    known = [value for value in values if not isinstance(value, Undefined)]
-    return float(np.mean(known)) if len(known) == len(values) else _NONE
 
 
 def losses(model: nn.Module, part: Split, loss: BatchLoss) -> Tensor:

@@ -39,7 +39,7 @@ from plumbline.fairness import (
 from plumbline.fairness.evaluating import BY_NAME, written
 from plumbline.fairness.metrics import LOSS
 from plumbline.fairness.remarks import beside_main
-from plumbline.formats import number, points
+from plumbline.formats import markdown, number, points
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.training.run_identity import Facts, differences, facts_of
 
@@ -106,7 +106,7 @@ class ComparisonTable:
         head = ["method", "epsilon", title, *(BY_NAME[name].title for name in more), "loss"]
         head += [f"{title} {group}" for group in groups] + [f"loss {group}" for group in groups]
         head += [f"pi {group}" for group in groups] + ["p", "s"]
-        lines = [head, ["---"] * len(head)]
+        lines = []
         for row in self.rows:
             cells = [row.title, rounded_up(row.epsilon)]
             cells.append(_shown(points, row.seeds.overall[main]))
@@ -121,7 +121,7 @@ class ComparisonTable:
                 cells.append("" if cost is None else _shown(points, cost))
             cells += [self._p(row.title), f"{row.seconds:.0f}"]
             lines.append(cells)
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return markdown(head, lines)
 
     def _p(self, title: str) -> str:
         if self.tests is None or title not in self.tests.tests:

@@ -16,9 +16,9 @@ from sklearn.metrics import roc_curve
 from torch import Tensor, nn
 
 from plumbline.data import Split, Splits
+from plumbline.experiments.loading import outputs_of
 from plumbline.experiments.recipe import Recipe, RecipeError
 from plumbline.registry import unknown
-from plumbline.without_trace import evaluating
 
 NOT_COVERED = (
     "the threshold, which was chosen on rows as they are that were not trained on; it may tell of "
@@ -67,12 +67,8 @@ def choose_threshold(model: nn.Module, part: Split) -> float:
 
     Best is the highest balanced accuracy. Where the records have one class only, it is one half.
     """
-    chances, labels = [], []
-    with evaluating(model), torch.no_grad():
-        for x, y in part.pieces():
-            chances.append(model(x).double().softmax(1)[:, 1])
-            labels.append(y)
-    scores, positive = torch.cat(chances).numpy(), torch.cat(labels).numpy() == 1
+    outputs, labels = outputs_of(model, part)
+    scores, positive = outputs.double().softmax(1)[:, 1].numpy(), labels.numpy() == 1
     if positive.all() or not positive.any() or not np.isfinite(scores).all():
         return 0.5
     false, true, limits = roc_curve(positive, scores)

@@ -150,7 +150,7 @@ def measure(
     if target_range is None:
         outcomes = outcomes_of(model, part, threshold)
     else:
-        found, true = _outputs(model, part)
+        found, true = outputs_of(model, part)
         found, true = found.double().reshape(true.shape), true.double()
         y, guesses = (from_unit_range(one, target_range) for one in (true, found))
         outcomes = NumberOutcomes(y, guesses, (found - true).square())
@@ -165,11 +165,11 @@ def measure(
 
 def outcomes_of(model: nn.Module, part: Split, threshold: float | None = None) -> Outcomes:
     """A classifier's outcomes on a part of the data, in evaluation mode."""
-    return Outcomes.from_logits(*_outputs(model, part), threshold=threshold)
+    return Outcomes.from_logits(*outputs_of(model, part), threshold=threshold)
 
 
-def _outputs(model: nn.Module, part: Split) -> tuple[Tensor, Tensor]:
-    """What a model says of each record, and what is true."""
+def outputs_of(model: nn.Module, part: Split) -> tuple[Tensor, Tensor]:
+    """What a model says of each record, and what is true, in evaluation mode."""
     outputs, labels = [], []
     with evaluating(model), torch.no_grad():
         for x, y in part.pieces():

@@ -20,7 +20,7 @@ from plumbline.experiments.table_remarks import table_remarks
 from plumbline.experiments.verification import CONTRADICTED, NEVER, UNKNOWN, Verification
 from plumbline.fairness import NOT_COVERED, remarks
 from plumbline.fairness.evaluating import BY_NAME
-from plumbline.formats import number
+from plumbline.formats import cell, markdown, number
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.mechanism.statement import GIVEN
 
@@ -143,12 +143,11 @@ def _by_group(report: Mapping[str, Any]) -> str:
     if list(lines) != ["all"]:
         lines["all"], sizes["all"] = report["overall"], sum(sizes.values())
     kept = [name for name in report["overall"] if isinstance(report["overall"][name], float)]
-    rows = [["group", "records", *kept], ["---"] * (len(kept) + 2)]
-    for group, values in lines.items():
-        rows.append(
-            [_cell(group), f"{sizes[group]:,}", *(number(values[one], digits=4) for one in kept)]
-        )
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    rows = [
+        [cell(group), f"{sizes[group]:,}", *(number(values[one], digits=4) for one in kept)]
+        for group, values in lines.items()
+    ]
+    return markdown(["group", "records", *kept], rows)
 
 
 def _remarks(found: Verification) -> str:
@@ -165,7 +164,7 @@ def _remarks(found: Verification) -> str:
         raise NoCard(
             f"No card: the metrics in {found.claim.folder / 'result.json'} cannot be read."
         ) from error
-    return "\n\n".join([*map(_cell, said), f"({NOT_COVERED}.)"])
+    return "\n\n".join([*map(cell, said), f"({NOT_COVERED}.)"])
 
 
 def _settings(found: Verification, exported: bool) -> str:
@@ -188,9 +187,8 @@ def _settings(found: Verification, exported: bool) -> str:
 
 
 def _verified(found: Verification) -> str:
-    rows = ["| what | outcome | found |", "| --- | --- | --- |"]
-    rows += (f"| {one.what} | {one.outcome} | {_cell(one.words)} |" for one in found.checks)
-    return "\n".join([*rows, "", *_limits(found)])
+    rows = [[one.what, one.outcome, cell(one.words)] for one in found.checks]
+    return "\n".join([markdown(["what", "outcome", "found"], rows), "", *_limits(found)])
 
 
 def _limits(found: Verification) -> Iterator[str]:
@@ -198,8 +196,3 @@ def _limits(found: Verification) -> Iterator[str]:
         yield "What is not confirmed is not known to be wrong: it could not be checked.\n"
     yield "No file can confirm:\n"
     yield from (f"- {item}" for item in NEVER)
-
-
-def _cell(text: str) -> str:
-    """Text that stays within its cell."""
-    return " ".join(text.replace("|", "\\|").split())

@@ -9,23 +9,15 @@ claims as inequalities between values.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from plumbline.experiments.recipe import (
-    RecipeError,
-    SettingsPart,
-    read_toml,
-    require_known,
-    wrong_fields,
-)
+from plumbline.experiments.recipe import SettingsPart, read_toml, require_known
 from plumbline.experiments.recipes import folder as recipes_folder
 
 Size = Literal["quick", "answer", "paper"]
 SIZES: tuple[Size, ...] = get_args(Size)
-File = TypeVar("File", bound=SettingsPart)
 Inequality = tuple[str | float, str | float, float]
 MINUS = " minus "
 
@@ -170,9 +162,10 @@ def read(name: str) -> tuple[ReproductionFile, PublishedFile]:
     """
     require_known("reproduction", name, names())
     root = recipes_folder() / "papers"
+    plan, published = (root / f"{name}{kind}.toml" for kind in ("", ".published"))
     return (
-        _read(root / f"{name}.toml", ReproductionFile),
-        _read(root / f"{name}.published.toml", PublishedFile),
+        ReproductionFile.of(read_toml(plan), plan.name),
+        PublishedFile.of(read_toml(published), published.name),
     )
 
 
@@ -184,10 +177,3 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         both = isinstance(old, Mapping) and isinstance(value, Mapping)
         result[key] = merged(old, value) if both else value  # type: ignore[arg-type]
     return result
-
-
-def _read(path: Path, kind: type[File]) -> File:
-    try:
-        return kind.model_validate(read_toml(path))
-    except ValidationError as error:
-        raise RecipeError(wrong_fields(error, path.name)) from None

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import cloudpickle
 
@@ -53,6 +53,16 @@ class Progress:
 
 
 OnProgress = Callable[[Progress], None]
+
+
+class Waiting(NamedTuple):
+    """Runs that are to be made: below which folder, told to whom, and charged where."""
+
+    specs: Sequence[RunSpec]
+    root: Path
+    progress: Progress
+    tell: OnProgress
+    ledger: Named
 
 
 class Workers:
@@ -121,7 +131,7 @@ class Workers:
         tell = on_progress or (lambda _: None)
         self._check_fitting(waiting)
         tell(progress)
-        self._make(waiting, root, progress, tell, ledger)
+        self._make(Waiting(waiting, root, progress, tell, ledger))
         return [run(spec, root) for spec in specs]
 
     def of_row(self, place: int) -> Workers:
@@ -134,30 +144,17 @@ class Workers:
                 check_fits(spec)
                 self._fitting.add(parts_of(spec))
 
-    def _make(
-        self,
-        specs: Sequence[RunSpec],
-        root: Path,
-        progress: Progress,
-        tell: OnProgress,
-        ledger: Named,
-    ) -> None:
+    def _make(self, runs: Waiting) -> None:
         if self._workers == 1:
-            _here(specs, root, progress, tell, ledger)
-        elif specs:
-            self._in_processes(specs, root, progress, tell, ledger)
+            _here(runs)
+        elif runs.specs:
+            self._in_processes(runs)
 
-    def _in_processes(
-        self,
-        specs: Sequence[RunSpec],
-        root: Path,
-        progress: Progress,
-        tell: OnProgress,
-        ledger: Named,
-    ) -> None:
-        pool = self._started()
+    def _in_processes(self, runs: Waiting) -> None:
+        pool, progress = self._started(), runs.progress
         waiting: dict[Future[None], str] = {
-            pool.submit(_in_process, packed(spec), str(root), ledger): spec.name for spec in specs
+            pool.submit(_in_process, packed(spec), str(runs.root), runs.ledger): spec.name
+            for spec in runs.specs
         }
         while waiting:
             done, _ = wait(waiting, POLL_SECONDS, FIRST_COMPLETED)
@@ -168,7 +165,7 @@ class Workers:
                 progress.running.pop(waiting.pop(one), None)
                 progress.done += 1
                 one.result()
-            tell(progress)
+            runs.tell(progress)
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -183,19 +180,19 @@ class Workers:
         return self._pool
 
 
-def _here(
-    specs: Sequence[RunSpec], root: Path, progress: Progress, tell: OnProgress, ledger: Named
-) -> None:
-    for spec in specs:
+def _here(runs: Waiting) -> None:
+    progress = runs.progress
+    for spec in runs.specs:
 
         def stepped(step: int, steps: int, name: str = spec.name) -> None:
             progress.running = {name: (step, steps)}
-            tell(progress)
+            runs.tell(progress)
 
-        run(spec, root, on_progress=_seldom(stepped), ledger=ledger, part=part_of(spec))
+        told, part = _seldom(stepped), part_of(spec)
+        run(spec, runs.root, on_progress=told, ledger=runs.ledger, part=part)
         progress.running = {}
         progress.done += 1
-        tell(progress)
+        runs.tell(progress)
 
 
 def part_of(spec: RunSpec) -> Part:

@@ -23,12 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plumbline.experiments.charging import Named
 from plumbline.experiments.files import make_folder
 from plumbline.experiments.pool import (
     POLL_SECONDS,
-    OnProgress,
-    Progress,
+    Waiting,
     Workers,
     packed,
     part_of,
@@ -60,28 +58,22 @@ class RayWorkers(Workers):
         super().__init__()
         self._ray = connect(address)
 
-    def _make(
-        self,
-        specs: Sequence[RunSpec],
-        root: Path,
-        progress: Progress,
-        tell: OnProgress,
-        ledger: Named,
-    ) -> None:
-        if not specs:
+    def _make(self, runs: Waiting) -> None:
+        if not runs.specs:
             return
         task = self._ray.remote(max_retries=_RETRIES)(_made_there)
-        place, named = root.resolve(), None if ledger is None else Path(ledger).resolve()
-        with _beacons(_shared_folders(specs, place, named)) as beacons:
+        place = runs.root.resolve()
+        named = None if runs.ledger is None else Path(runs.ledger).resolve()
+        with _beacons(_shared_folders(runs.specs, place, named)) as beacons:
             here = _Here.now(beacons)
-            waiting = {task.remote(packed(spec), place, named, here): spec for spec in specs}
+            waiting = {task.remote(packed(spec), place, named, here): spec for spec in runs.specs}
             try:
                 while waiting:
                     done, _ = self._ray.wait(list(waiting), num_returns=1, timeout=POLL_SECONDS)
                     for one in done:
                         self._ended(one, place / waiting.pop(one).folder)
-                        progress.done += 1
-                    tell(progress)
+                        runs.progress.done += 1
+                    runs.tell(runs.progress)
             finally:
                 for one in waiting:
                     with contextlib.suppress(self._ray.exceptions.RayError):

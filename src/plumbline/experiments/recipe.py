@@ -16,7 +16,7 @@ import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import tomli_w
 import torch
@@ -114,6 +114,18 @@ class SettingsPart(BaseModel):
         for name in given if isinstance(given, dict) else ():
             require_known("field", str(name), list(cls.model_fields))
         return given
+
+    @classmethod
+    def of(cls, fields: Any, where: str = "the recipe") -> Self:
+        """The part that plain values say.
+
+        Raises:
+            RecipeError: Naming ``where`` they are from, the field, and what is wrong with it.
+        """
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise RecipeError(wrong_fields(error, where)) from None
 
 
 class StrictPart(SettingsPart):
@@ -542,14 +554,6 @@ class Recipe(StrictPart):
         # A reproduction's file has its recipe within.
         within = "study" in fields and "settings" in fields
         return cls.of(fields["settings"] if within else fields, str(path))
-
-    @classmethod
-    def of(cls, fields: dict[str, Any], where: str = "the recipe") -> Recipe:
-        """A recipe from plain values."""
-        try:
-            return cls.model_validate(fields)
-        except ValidationError as error:
-            raise RecipeError(wrong_fields(error, where)) from None
 
 
 @functools.lru_cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from plumbline.experiments.claim_intervals import DifferenceInterval
@@ -12,6 +12,7 @@ from plumbline.experiments.paper_verdicts import ClaimOutcome
 from plumbline.experiments.reproducing import Reproduction
 from plumbline.experiments.studies import Measured
 from plumbline.experiments.studies.larger_class import LARGER_CLASS
+from plumbline.formats import markdown
 
 SUMMARY_HEAD = ("claim", "verdict", "difference, 95 % interval", "size", "network", "command")
 
@@ -49,7 +50,7 @@ def section(found: Reproduction) -> str:
     lines = [
         f"- {note}" for note in ((f"Why this size can answer: {why}", *notes) if why else notes)
     ]
-    shown = [_table(head, rows) for head, rows in tables if rows]
+    shown = [markdown(head, rows) for head, rows in tables if rows]
     return "\n\n".join([f"## {found.plan.title}", about, *shown, "\n".join(lines)]).rstrip() + "\n"
 
 
@@ -67,7 +68,7 @@ def summary(reproductions: Iterable[Reproduction]) -> str:
         for found in reproductions
         for says, outcome in found.claims.items()
     ]
-    return _table(SUMMARY_HEAD, rows)
+    return markdown(SUMMARY_HEAD, rows)
 
 
 def verdict(outcome: ClaimOutcome) -> str:
@@ -90,11 +91,6 @@ def _lines(says: str, outcome: ClaimOutcome) -> Iterable[tuple[str, ...]]:
 def _network(found: Reproduction) -> str:
     name = found.plan.network(found.size)
     return f"{name}, another than the paper's" if found.another_network else name
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    ruler = ["---"] * len(head)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ruler, *rows))
 
 
 def _shown(value: Measured | None) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from plumbline.data import DataError, TableEncoding, read_encoding
+from plumbline.data import DataError, Splits, TableEncoding, read_encoding
 from plumbline.experiments.files import (
     CHECKPOINT,
     ENCODING,
@@ -33,7 +33,7 @@ from plumbline.experiments.files import (
 from plumbline.experiments.manifest import write_manifest
 from plumbline.experiments.objects import present
 from plumbline.experiments.run_spec import RunSpec
-from plumbline.experiments.settling import SchemaSource
+from plumbline.experiments.settling import SchemaSource, schema_source
 from plumbline.fairness import Bin, GroupReport, Undefined, to_json
 from plumbline.mechanism.ledger import Position
 from plumbline.models import MODELS
@@ -89,6 +89,20 @@ class RunResult:
     def to_json(self) -> dict[str, Any]:
         """As plain values, for a file."""
         return {**to_json(vars(self)), "report": self.report.to_json()}
+
+
+def result_facts(spec: RunSpec, splits: Splits) -> dict[str, Any]:
+    """The fields of a result that follow from what is run, and on which data."""
+    return {
+        "method": spec.method.title,
+        "seed": spec.seed,
+        "folder": spec.folder,
+        "model": {"name": spec.model.name, "options": spec.model_options(splits)},
+        "settings": spec.method_settings(len(splits.groups)),
+        "schema": schema_source(spec.data, splits),
+        "rows": None if splits.use is None else splits.use.to_json(),
+        "classes": splits.classes,
+    }
 
 
 def read_result(folder: Path) -> RunResult | None:

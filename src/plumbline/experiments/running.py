@@ -42,9 +42,15 @@ from plumbline.experiments.loading import evaluate_run, judged_model, load_data
 from plumbline.experiments.probing import DIAGNOSTICS, probe_of
 from plumbline.experiments.recipe import Recipe
 from plumbline.experiments.run_loggers import check_log, loggers_of
-from plumbline.experiments.run_result import RunResult, finish, read_result, versions
+from plumbline.experiments.run_result import (
+    RunResult,
+    finish,
+    read_result,
+    result_facts,
+    versions,
+)
 from plumbline.experiments.run_spec import RunSpec, budget_of
-from plumbline.experiments.settling import charge_again, schema_source
+from plumbline.experiments.settling import charge_again
 from plumbline.experiments.together import totals_beside
 from plumbline.fairness import main_metric
 from plumbline.fairness.metrics import LOSS
@@ -168,8 +174,7 @@ def _made(
                 threshold = choose_threshold(judged, splits.third)
         report = evaluate_run(private, splits, threshold)
         result = RunResult(
-            method=spec.method.title,
-            seed=spec.seed,
+            **result_facts(spec, splits),
             epsilon=private.epsilon(exact=True),
             delta=private.plan.delta,
             noise_multiplier=private.plan.noise_multiplier,
@@ -177,12 +182,6 @@ def _made(
             seconds=kept.seconds,
             report=report,
             statement=private.statement(),
-            folder=spec.folder,
-            model={"name": spec.model.name, "options": spec.model_options(splits)},
-            settings=spec.method_settings(len(splits.groups)),
-            schema=schema_source(spec.data, splits),
-            rows=None if splits.use is None else splits.use.to_json(),
-            classes=splits.classes,
             threshold=threshold,
         )
         private.close()

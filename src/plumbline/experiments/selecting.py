@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,10 +42,9 @@ from plumbline.experiments.files import (
 from plumbline.experiments.loading import load_data, measure_splits, outcomes_of
 from plumbline.experiments.private_score import SENSITIVITY, PrivateScore, check_scored
 from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError
-from plumbline.experiments.run_result import RunResult, write_model
+from plumbline.experiments.run_result import RunResult, result_facts, write_model
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
-from plumbline.experiments.settling import schema_source
 from plumbline.experiments.tuning import candidate, space_of
 from plumbline.mechanism.accountant import Releases
 from plumbline.mechanism.calibration import Plan
@@ -105,25 +105,8 @@ def select(
         RecipeError: If the row cannot be selected privately.
         BudgetError: If no noise meets epsilon.
     """
-    rows = {row.title: row for row in recipe.methods}
-    if title not in rows:
-        raise RecipeError(f"There is no row {title!r} in the recipe; there are {', '.join(rows)}.")
-    row, count = rows[title], RandomCount(mean)
-    method = row.build()
-    if not method.private:
-        raise RecipeError(
-            f"{title} has no guarantee that a selection could keep: {method.unbounded_reason}."
-        )
-    check_selectable(recipe)
-    threshold = recipe.threshold
+    row, count, threshold = _selectable_row(recipe, title), RandomCount(mean), recipe.threshold
     assert threshold != "auto"
-    if recipe.budget.relation != "add_remove":
-        raise RecipeError("Private selection is accounted for add_remove only.")
-    if row.parts > 1:
-        raise RecipeError(
-            f"Private selection is accounted for independent noise only, and {row.title} has "
-            f"noise that is correlated over {row.parts} steps. Leave its noise out."
-        )
     spec = RunSpec(recipe, row, recipe.seeds[0], held_out=recipe.tune.validation)
     splits = load_data(spec)
     # For the sampling and the steps, which do not depend on the noise.
@@ -151,6 +134,7 @@ def select(
 
     noise = count.calibrate(releases_at, epsilon=epsilon, delta=plan.delta, once=once)
     spent = count.epsilon(releases_at(noise), delta=plan.delta, once=once)
+    cost = _Cost(count, plan, noise, spent, once)
     source: RandomSource = SecureSource() if seed is None else SeededSource(seed, "selection")
     noisy = _at_noise(recipe, row, noise)
     space, best = space_of(row, recipe.tune), None
@@ -192,8 +176,7 @@ def select(
     kept = Path(folder) / winner.folder
     make_folder(kept)
     result = RunResult(
-        method=chosen.title,
-        seed=spec.seed,
+        **result_facts(winner, tested),
         epsilon=spent,
         delta=plan.delta,
         noise_multiplier=noise,
@@ -201,23 +184,8 @@ def select(
         seconds=best[3],  # that of all candidates would tell how many there were
         report=measure_splits(model, tested, threshold),
         statement=_statement(
-            spent,
-            plan,
-            noise,
-            count,
-            chosen,
-            splits,
-            (records, held),
-            once,
-            scored,
-            seed is not None,
+            cost, chosen, splits, scored, sizes=(records, held), seeded=seed is not None
         ),
-        folder=winner.folder,
-        model={"name": spec.model.name, "options": spec.model_options(splits)},
-        settings=winner.method_settings(len(splits.groups)),
-        schema=schema_source(spec.data, splits),
-        rows=None if tested.use is None else tested.use.to_json(),
-        classes=splits.classes,
         threshold=threshold,
     )
     if splits.encoding is not None:
@@ -229,6 +197,28 @@ def select(
     write_text(kept / STATEMENT, result.statement + "\n")
     write_json(kept / RESULT, result.to_json())
     return Selected(chosen, best[0], result)
+
+
+def _selectable_row(recipe: Recipe, title: str) -> MethodPart:
+    """The row, if a selection among its settings can be accounted for."""
+    rows = {row.title: row for row in recipe.methods}
+    if title not in rows:
+        raise RecipeError(f"There is no row {title!r} in the recipe; there are {', '.join(rows)}.")
+    row = rows[title]
+    method = row.build()
+    if not method.private:
+        raise RecipeError(
+            f"{title} has no guarantee that a selection could keep: {method.unbounded_reason}."
+        )
+    check_selectable(recipe)
+    if recipe.budget.relation != "add_remove":
+        raise RecipeError("Private selection is accounted for add_remove only.")
+    if row.parts > 1:
+        raise RecipeError(
+            f"Private selection is accounted for independent noise only, and {row.title} has "
+            f"noise that is correlated over {row.parts} steps. Leave its noise out."
+        )
+    return row
 
 
 def check_selectable(recipe: Recipe) -> None:
@@ -300,35 +290,43 @@ def _seed(source: RandomSource, number: int) -> int | None:
     return int(source.stream("seed", number).uint64(1)[0] >> 1)
 
 
+class _Cost(NamedTuple):
+    """What a selection costs, and what that is computed from."""
+
+    drawn: RandomCount
+    plan: Plan
+    noise: float
+    epsilon: float
+    once: Sequence[tuple[StepRelease, int]]
+
+
 def _statement(
-    epsilon: float,
-    plan: Plan,
-    noise: float,
-    count: RandomCount,
+    cost: _Cost,
     row: MethodPart,
     splits: Splits,
-    sizes: tuple[int, int],
-    once: Sequence[tuple[StepRelease, int]],
     scored: PrivateScore,
+    *,
+    sizes: tuple[int, int],
     seeded: bool,
 ) -> str:
+    plan = cost.plan
     looked = "".join(f" {one};" for one in splits.not_covered)
     noisy = " (on average, from a number with noise)" if splits.train.records_noisy else ""
     given = f" {GIVEN}" if splits.not_covered else ""
     asked = "".join(
         f" Before all candidates it was asked, with noise, and is counted: {query.name}."
-        for release, _ in once
+        for release, _ in cost.once
         for query in release.queries
     )
     paragraphs = [
-        f"Epsilon {rounded_up(epsilon, 4)} at delta {plan.delta:g} for one record, by RDP: it "
+        f"Epsilon {rounded_up(cost.epsilon, 4)} at delta {plan.delta:g} for one record, by RDP: it "
         "covers the training of every candidate, their scores, and the choice of the "
         f"winner.{asked}{given}",
-        f"A random number of candidates, {count.mean:g} on average (geometric; the number itself "
-        f"is not disclosed), had their settings drawn at random, independently of the data. Each "
-        f"was trained for {plan.steps} steps at sampling rate {plan.sampling_rate:.4g} with noise "
-        f"multiplier {noise:.4g}, and scored by its {scored.metric}, from {scored.words} on "
-        "records that it was not trained on. Only the winner is shown.",
+        f"A random number of candidates, {cost.drawn.mean:g} on average (geometric; the number "
+        "itself is not disclosed), had their settings drawn at random, independently of the data. "
+        f"Each was trained for {plan.steps} steps at sampling rate {plan.sampling_rate:.4g} with "
+        f"noise multiplier {cost.noise:.4g}, and scored by its {scored.metric}, from "
+        f"{scored.words} on records that it was not trained on. Only the winner is shown.",
         f"Winner: {row.title}, learning rate {row.learning_rate}, settings {row.settings}.",
         f"Taken to be public: the settings of the recipe, and the numbers of records that were "
         f"trained on, {sizes[0]:,}, and held out, {sizes[1]:,}{noisy}. Which were held "

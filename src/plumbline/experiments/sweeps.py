@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plumbline import methods
+from plumbline.checks import is_number
 from plumbline.registry import options_of
 
 RATE = "learning_rate"
@@ -25,7 +26,7 @@ def swept_rows(rows: Any, sweep: Any) -> Any:
         ValueError: If the sweep is not lists of numbers by setting, or no method has a setting.
     """
     if not isinstance(sweep, Mapping) or not all(
-        isinstance(values, list | tuple) and values and all(map(_is_number, values))
+        isinstance(values, list | tuple) and values and all(map(is_number, values))
         for values in sweep.values()
     ):
         raise ValueError(f"sweep is {sweep!r}; give lists of numbers, such as radius = [0.01, 0.1]")
@@ -59,7 +60,3 @@ def _settings(row: Mapping[str, Any]) -> Sequence[str]:
         return list(options_of(methods.find(row["name"]).make))
     except (TypeError, KeyError, ValueError):
         return ()
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

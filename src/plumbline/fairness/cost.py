@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from plumbline.fairness.evaluating import NOT_COVERED, GroupReport, evaluate
@@ -25,7 +24,7 @@ from plumbline.fairness.metrics import LOSS
 from plumbline.fairness.outcomes import Outcomes
 from plumbline.fairness.remarks import main_metric
 from plumbline.fairness.seeds import Estimate, common_sizes, estimate
-from plumbline.results import Number, Undefined, to_json
+from plumbline.results import Number, Undefined, minus, to_json
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ class CostByGroup:
 
     def _signed(self, first: str, second: str) -> Estimate:
         pairs = zip(self.by_group[first].per_run, self.by_group[second].per_run, strict=True)
-        return estimate([_minus(a, b) for a, b in pairs])
+        return estimate([minus(a, b) for a, b in pairs])
 
 
 @dataclass(frozen=True)
@@ -171,9 +170,9 @@ def cost_of_reports(private: Sequence[GroupReport], nonprivate: Sequence[GroupRe
                 for runs in (private, nonprivate)
             )
             if len(reference) != len(own):
-                reference = [_mean(reference)] * len(own)
+                reference = [estimate(reference).mean] * len(own)
             pairs = zip(own, reference, strict=True)
-            return estimate([_minus(b, a) if sign < 0 else _minus(a, b) for a, b in pairs])
+            return estimate([minus(b, a) if sign < 0 else minus(a, b) for a, b in pairs])
 
         return CostByGroup(of(None), {group: of(group) for group in sizes}, judged)
 
@@ -181,16 +180,5 @@ def cost_of_reports(private: Sequence[GroupReport], nonprivate: Sequence[GroupRe
     return Cost(cost(main, -1), cost(LOSS, 1), sizes, too_small_of(sizes, minimum_size))
 
 
-def _minus(first: Number, second: Number) -> Number:
-    if isinstance(first, Undefined):
-        return first
-    return second if isinstance(second, Undefined) else first - second
-
-
 def _size(value: Number) -> Number:
     return value if isinstance(value, Undefined) else abs(value)
-
-
-def _mean(values: Sequence[Number]) -> Number:
-    known = [value for value in values if not isinstance(value, Undefined)]
-    return fmean(known) if len(known) == len(values) else estimate(values).mean

@@ -70,7 +70,37 @@ _USUAL_MODEL = ModelPart(name="mlp", options={"hidden": 64})
 _READINGS, _LOGGED = 10, 10
 
 
-class Description(TypedDict, total=False):
+class TableDescription(TypedDict, total=False):
+    """What describes a table: the options of ``plumbline.data.table``, which says what they are.
+
+    What is not declared is found privately, unless ``from_data`` takes it from the rows as they
+    are.
+    """
+
+    target: str
+    task: Literal["classification", "regression"]
+    sensitive: str | Sequence[str]
+    categorical: Sequence[str]
+    categories: Mapping[str, Sequence[object]]
+    ranges: Mapping[str, Sequence[float | str]]
+    dates: Mapping[str, str] | Sequence[str]
+    hashes: Mapping[str, int]
+    prefixes: Mapping[str, int]
+    texts: Mapping[str, int]
+    fills: Mapping[str, float | str]
+    records: int
+    schema: str | os.PathLike[str]
+    from_data: bool
+    drop: Sequence[str]
+    missing: Literal["fill", "drop", "error"]
+    missing_values: Sequence[str]
+    encoding: str
+    separator: str
+    decimal: str
+    test: str | os.PathLike[str]
+
+
+class Description(TableDescription, total=False):
     """What describes a run, or a comparison of many; all but the data may be left out.
 
     Each of data, model, loss, methods and optimizer may be a Python object or a function that makes
@@ -79,31 +109,6 @@ class Description(TypedDict, total=False):
     Attributes:
         data: A csv or parquet file; a pandas data frame; tensors ``(x, y)`` or ``(x, y, groups)``;
             a torch data set of (x, y); a ``Splits``; a name of ``plumbline.data``.
-        target: Of a table: the column to predict.
-        sensitive: Of a table: the columns whose groups are reported.
-        categorical: Of a table: columns of numbers that are categories.
-        categories: Of a table: the values of columns, by name.
-        ranges: Of a table: the lowest and highest value of columns, by name.
-        dates: Of a table: columns of dates, by name with the order of year, month and day ("ymd",
-            "dmy", "mdy").
-        hashes: Of a table: columns of codes with many values, and how many features a public hash
-            gives them.
-        prefixes: Of a table: how many characters of columns are looked at, by name.
-        texts: Of a table: columns of text, and how many features their words are hashed into.
-        fills: Of a table: what fills missing cells of columns, by name.
-        records: Of a table: how many rows it has, if that is public.
-        schema: Of a table: a file that says these.
-        from_data: Of a table: whether to take what is not declared from the rows as they are; else
-            it is found privately.
-        task: Of a table: "classification" or "regression"; by default the target is a number if its
-            range is given, and a class otherwise.
-        drop: Of a table: columns to leave out.
-        missing: Of a table: "fill" (and flag) missing cells, "drop" their rows, or "error".
-        missing_values: Of a table: what a missing cell says.
-        encoding: Of a csv file; by default UTF-8.
-        separator: Of a csv file; by default what its header shows.
-        decimal: Of a csv file: "." or ",".
-        test: Of a table: a second file to evaluate on; else a fifth is held out.
         model: An ``nn.Module``, of which every run starts from a copy; a function that builds one;
             "linear", "mlp", or with the sizes of its hidden layers "mlp=64,32".
         loss: One for each record, such as ``nn.CrossEntropyLoss(reduction="none")``.
@@ -134,27 +139,6 @@ class Description(TypedDict, total=False):
     """
 
     data: Any
-    target: str
-    sensitive: str | Sequence[str]
-    categorical: Sequence[str]
-    categories: Mapping[str, Sequence[object]]
-    ranges: Mapping[str, Sequence[float | str]]
-    dates: Mapping[str, str] | Sequence[str]
-    hashes: Mapping[str, int]
-    prefixes: Mapping[str, int]
-    texts: Mapping[str, int]
-    fills: Mapping[str, float | str]
-    records: int
-    schema: str | os.PathLike[str]
-    from_data: bool
-    task: Literal["classification", "regression"]
-    drop: Sequence[str]
-    missing: Literal["fill", "drop", "error"]
-    missing_values: Sequence[str]
-    encoding: str
-    separator: str
-    decimal: str
-    test: str | os.PathLike[str]
     model: Any
     loss: Any
     method: Any
@@ -179,11 +163,7 @@ class Description(TypedDict, total=False):
     name: str
 
 
-_TABLE = (
-    "target", "task", "sensitive", "categorical", "categories", "ranges", "dates", "hashes",
-    "prefixes", "texts", "fills", "records", "schema", "from_data", "drop", "missing",
-    "missing_values", "encoding", "separator", "decimal", "test",
-)  # fmt: skip
+_TABLE = tuple(TableDescription.__annotations__)
 _BUDGET = {"delta": "delta", "batch": "expected_batch_size", "accountant": "accountant"}
 _OWN = {"epsilon": "epsilon", "epochs": "epochs", "batch": "expected_batch_size"}
 

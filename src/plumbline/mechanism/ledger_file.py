@@ -8,7 +8,6 @@ what is charged to a file that nobody will find again is not recorded.
 """
 
 import contextlib
-import errno
 import fcntl
 import os
 import time
@@ -16,6 +15,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
+from plumbline import durable
 from plumbline.mechanism.ledger_format import LedgerError
 
 _PATIENCE = 60.0  # seconds: whoever writes a line has the file for as long as the disk takes
@@ -212,17 +212,9 @@ class LedgerFile:
 
 def cannot(do: str, path: Path, error: OSError) -> LedgerError:
     """The error to raise when the system refuses to `do` something with a ledger."""
-    advice = {
-        errno.ENOSPC: "Free some space on the disk",
-        errno.EDQUOT: "Free some space in your quota",
-        errno.EFBIG: "Raise the limit on file sizes",
-        errno.EACCES: "Choose a folder that you may write to",
-        errno.EROFS: "Choose a folder that you may write to",
-        errno.ENOENT: "Check the path, and create its folder",
-    }.get(error.errno or 0, "Check the path and the disk")
     return LedgerError(
         f"cannot {do} ledger {path}: {error.strerror}. Nothing may be released on its account. "
-        f"{advice}, then try again"
+        f"{durable.advice(error)}, then try again"
     )
 
 

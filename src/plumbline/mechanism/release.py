@@ -12,10 +12,10 @@ one vector of unit noise whose sensitivity is the root of the summed `sigma_j^-2
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -48,12 +48,35 @@ class Query:
         """How far one record can move `value`, rounding included."""
         return self.sensitivity * (1 + self.rounding)
 
+    @property
+    def named(self) -> dict[str, torch.Tensor]:
+        """The value by name; a single tensor is called "value"."""
+        return {"value": self.value} if isinstance(self.value, torch.Tensor) else dict(self.value)
+
     @cached_property
     def asked(self) -> "GaussianQuery":
         """The query without its value: all that may be recorded."""
         return GaussianQuery(
             name=self.name, sensitivity=self.sensitivity, noise_multiplier=self.sigma
         )
+
+
+Result = TypeVar("Result")
+Program = Generator[Query, dict[str, torch.Tensor], Result]
+"""Asks questions by yielding them, receives the noisy answers, returns what it makes of them."""
+
+
+def answered(
+    program: Program[Result], answer: Callable[[Query], dict[str, torch.Tensor]]
+) -> Result:
+    """What a program returns when each of its questions is answered in turn."""
+    try:
+        query = next(program)
+        while True:
+            query = program.send(answer(query))
+    except StopIteration as end:
+        result: Result = end.value
+        return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,14 +231,7 @@ class StepRelease:
             sampling = {"kind": "cyclic", **dataclasses.asdict(self.sampling)}
         return {
             "sampling": sampling,
-            "queries": [
-                {
-                    "name": query.name,
-                    "sensitivity": query.sensitivity,
-                    "noise_multiplier": query.noise_multiplier,
-                }
-                for query in self.queries
-            ],
+            "queries": [dataclasses.asdict(query) for query in self.queries],
             "unbounded_reason": self.unbounded_reason,
             **more,
         }

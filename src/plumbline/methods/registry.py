@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from plumbline.clipping import CLIPPINGS, Clipping, Flat
 from plumbline.evaluation import EVALUATIONS, Evaluation
+from plumbline.formats import markdown
 from plumbline.methods.base import Method
 from plumbline.registry import (
     MARK,
@@ -192,9 +193,8 @@ class MethodTable(list[Row]):
             "guarantee": "guarantee",
         }
         names = [field.name for field in fields(Row)]
-        lines = [[titles[name] for name in names], ["---"] * len(names)]
-        lines += [[str(getattr(row, name)) or "-" for name in names] for row in self]
-        return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        rows = [[str(getattr(row, name)) or "-" for name in names] for row in self]
+        return markdown([titles[name] for name in names], rows)
 
 
 def table() -> MethodTable:

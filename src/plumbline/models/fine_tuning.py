@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plumbline.checks import check_count
 from plumbline.models.pretrained import (
     Task,
     head,
@@ -240,8 +241,8 @@ def _check(task: str, classes: int | None, tune: str, dropout: float | None) -> 
             f"classes is {classes}, but a language model predicts the tokens of its vocabulary. "
             "Leave classes out, or give task='text' for a classifier."
         )
-    if classes is not None and (type(classes) is not int or classes < 1):
-        raise ValueError(f"classes is {classes!r}; it must be a whole number of at least 1.")
+    if classes is not None:
+        check_count("classes", classes)
     if dropout is not None and not 0 <= dropout < 1:
         raise ValueError(
             f"dropout is {dropout}; it must be at least 0 and below 1, or None for the stored one."
@@ -270,8 +271,7 @@ def _untie(network: Any) -> None:
 def _with_lora(
     network: nn.Module, rank: int, alpha: float, dropout: float, targets: str
 ) -> nn.Module:
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise ValueError(f"lora_rank is {rank!r}; it must be a whole number of at least 1.")
+    check_count("lora_rank", rank)
     chosen = [m for name, m in network.named_modules() if re.fullmatch(targets, name)]
     if not chosen:
         layers = sorted(

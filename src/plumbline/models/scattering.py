@@ -25,6 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plumbline.checks import check_count
+
 
 class Images(Protocol):
     """A data set that returns several images at once, like the parts of ``plumbline.data``."""
@@ -66,9 +68,8 @@ def features(
         ImportError: If kymatio is not installed.
         ValueError: If these are not images, or too small for ``scales``.
     """
-    for name, value, least in (("scales", scales, 1), ("angles", angles, 1), ("chunk", chunk, 1)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
+    for name, value in (("scales", scales), ("angles", angles), ("chunk", chunk)):
+        check_count(name, value)
     if order not in (1, 2):
         raise ValueError(f"order is {order!r}; it must be 1 or 2, the layers of wavelets.")
     rows = _Rows(images, chunk)

@@ -56,10 +56,9 @@ def dash(study: Study, title: str) -> str:
     return "dash" if is_second(study, title) else "solid"
 
 
-def method_keys(study: Study, titles: Sequence[str], line: bool = True) -> list[Key]:
-    """The legend of methods."""
-    marks: dict[bool, Any] = {True: "dash" if line else "ring", False: "line" if line else "dot"}
-    return [Key(t, colour(study, t), marks[is_second(study, t)]) for t in titles]
+def method_keys(study: Study, titles: Sequence[str]) -> list[Key]:
+    """The legend of methods' lines."""
+    return [Key(t, colour(study, t), "dash" if is_second(study, t) else "line") for t in titles]
 
 
 def group_colour(place: int) -> str:

@@ -24,7 +24,7 @@ from plumbline.report.bundle import plotly
 from plumbline.report.next_steps import next_steps
 from plumbline.report.reading import Study, read
 from plumbline.report.saving import saved
-from plumbline.report.section import Figure, Grid, Html, Key, Part, Section, Tabs
+from plumbline.report.section import Figure, Grid, Html, Key, Part, Section, Tabs, command
 from plumbline.report.sections import SECTIONS, above_the_fold
 from plumbline.report.tiles import tiles_of
 
@@ -182,13 +182,11 @@ gradients as they are. Look at it yourself, do not publish it with the model. {_
 
 
 def _next(study: Study) -> str:
-    def words(command: str) -> str:  # which no line breaks within, where one has room for them
-        return " ".join(f"<span>{html.escape(word)}</span>" for word in command.split(" "))
+    def words(line: str) -> str:  # which no line breaks within, where one has room for them
+        return " ".join(f"<span>{html.escape(word)}</span>" for word in line.split(" "))
 
     steps = "".join(
-        f'<li>{html.escape(one.why)}<div class="command"><pre><code>{words(one.command)}</code>'
-        '</pre><button type="button" class="copy">Copy</button></div></li>'
-        for one in next_steps(study)
+        f"<li>{html.escape(one.why)}{command(words(one.command))}</li>" for one in next_steps(study)
     )
     return f'<h2 class="after">What to do next</h2><ol class="next">{steps}</ol>'
 

@@ -17,6 +17,14 @@ class Html:
     markup: str
 
 
+def command(markup: str) -> str:
+    """Markup of something to copy."""
+    return (
+        f'<div class="command"><pre><code>{markup}</code></pre>'
+        '<button type="button" class="copy">Copy</button></div>'
+    )
+
+
 @dataclass(frozen=True)
 class Grid:
     """A table of words and numbers.

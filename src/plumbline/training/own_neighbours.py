@@ -13,11 +13,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
+from plumbline.methods.tracing import StepTrace, flat, traced
 from plumbline.training.batches import PrivateBatch
 from plumbline.without_trace import no_trace
 
@@ -113,12 +114,12 @@ def audit_neighbours(
             for change, neighbour in _neighbours(private, step, base, others, changes, draw):
                 found = _taken(private, step, neighbour, answers)
                 pairs += 1
-                for place, (name, value, sensitivity) in enumerate(expected.asked):
+                for place, (name, sensitivity, _) in enumerate(expected.asked):
                     allowed = sensitivity * (2 if change == "replaced" else 1)
-                    moved = float((found.asked[place][1] - value).norm())
+                    moved = float((found.values[place] - expected.values[place]).norm())
                     if moved / allowed > farthest[0] or not farthest[1]:
                         farthest = (moved / allowed, name, change)
-                differs = differs or expected.differs_from(found)
+                differs = differs or _differs(expected, found)
     audit = NeighbourAudit(pairs, steps, records, *farthest, differs)
     private.audited = audit
     return audit
@@ -142,45 +143,26 @@ class _Answers:
         return {name: one.clone() for name, one in self._given[place].items()}
 
 
-@dataclass(frozen=True)
-class _Taken:
-    """What a step asked (name, value, sensitivity), and all that it left."""
-
-    asked: list[tuple[str, Tensor, float]]
-    left: dict[str, Any]
-
-    def differs_from(self, other: _Taken) -> str:
-        """The first thing that was not asked and is not the same, in words."""
-        if [one[::2] for one in self.asked] != [one[::2] for one in other.asked]:
-            return "The questions themselves"
-        for name, value in self.left.items():
-            if not torch.equal(value, other.left[name]):
-                return name
-        return ""
+def _differs(expected: StepTrace, found: StepTrace) -> str:
+    """The first thing that was not asked and is not the same, in words."""
+    if expected.asked != found.asked:
+        return "The questions themselves"
+    others = (n for n, value in expected.left.items() if not torch.equal(value, found.left[n]))
+    return next(others, "")
 
 
-def _taken(private: Private, step: int, units: Tensor, answers: _Answers) -> _Taken:
+def _taken(private: Private, step: int, units: Tensor, answers: _Answers) -> StepTrace:
     indices, groups = private.records_of(units)
     method = copy.deepcopy(private.method)
     program = method.step(PrivateBatch(step, indices, units, private, groups))
-    asked: list[tuple[str, Tensor, float]] = []
-    left: dict[str, Any] = {}
-    try:
-        query = next(program)
-        while True:
-            own = query.value
-            value = {"value": own} if isinstance(own, Tensor) else dict(own)
-            asked.append((query.name, _flat(value), query.sensitivity))
-            std = query.sigma * query.sensitivity if query.sigma else 1.0
-            query = program.send(answers(len(asked) - 1, value, std))
-    except StopIteration as end:
-        left["The update"] = _flat(end.value)
+    trace, update = traced(program, answers)
+    trace.left["The update"] = flat(update)
     for name, held in private.model.state_dict().items():
-        left[f"The model's '{name}'"] = held.detach().clone()
+        trace.left[f"The model's '{name}'"] = held.detach().clone()
     for name, held in method.state_dict().items():
         if isinstance(held, Tensor):
-            left[f"The method's '{name}'"] = held.detach().clone()
-    return _Taken(asked, left)
+            trace.left[f"The method's '{name}'"] = held.detach().clone()
+    return trace
 
 
 def _neighbours(
@@ -213,7 +195,3 @@ def _extremes(private: Private, step: int, base: Tensor) -> list[int]:
             )
         )
     return [int(torch.tensor(values).nan_to_num(posinf=0.0).argmax()) for values in (sizes, norms)]
-
-
-def _flat(values: Any) -> Tensor:
-    return torch.cat([one.detach().double().flatten().cpu() for one in values.values()])

@@ -11,6 +11,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
@@ -24,10 +26,12 @@ _NARROW, _WIDE = 10, 40  # columns of the bars
 _ROOMY = 72  # columns of the terminal
 
 
+@dataclass(eq=False)
 class Display(ABC):
     """Shows how far a run is.
 
-    Args:
+    Attributes:
+        console: Where to.
         step: The steps done so far.
         steps: The steps of the whole run.
         records: The expected number of records in a step, for the speed.
@@ -35,17 +39,15 @@ class Display(ABC):
         delta: The delta at which it is spent.
     """
 
-    beats = _LINES
-    """How often along the run a new reading of the loss is worth its cost."""
+    console: Console
+    step: int
+    steps: int
+    records: int
+    epsilon: float | None
+    delta: float
 
-    def __init__(
-        self, *, step: int, steps: int, records: int, epsilon: float | None, delta: float
-    ) -> None:
-        self.step = step
-        self.steps = steps
-        self.records = records
-        self.epsilon = epsilon
-        self.delta = delta
+    beats: ClassVar[int] = _LINES
+    """How often along the run a new reading of the loss is worth its cost."""
 
     def is_due(self, step: int, beats: int = _LINES) -> bool:
         """Whether ``step`` is one of about ``beats`` evenly spaced ones; the last always is."""
@@ -76,12 +78,11 @@ class Silence(Display):
         pass
 
 
+@dataclass(eq=False)
 class Lines(Display):
     """A line for about every 5% of the steps."""
 
-    def __init__(self, console: Console, **run: float | int | None) -> None:
-        super().__init__(**run)  # type: ignore[arg-type]
-        self._console = console
+    def __post_init__(self) -> None:
         self._first = self.step
         self._last = ""
         self._start = time.monotonic()
@@ -111,20 +112,19 @@ class Lines(Display):
             self._say(message)
 
     def _say(self, line: str) -> None:
-        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+        self.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
+@dataclass(eq=False)
 class Bars(Display):
     """A bar for the steps, a bar for the budget, and below them what is not covered."""
 
-    beats = 100
+    beats: ClassVar[int] = 100
 
-    def __init__(self, console: Console, **run: float | int | None) -> None:
-        super().__init__(**run)  # type: ignore[arg-type]
-        self._console = console
+    def __post_init__(self) -> None:
         self._readings = ""
         self._note = ""
-        self._bars = _Bars(self, console)
+        self._bars = _Bars(self, self.console)
         self._steps = self._bars.add_task("steps", completed=self.step, total=self.steps)
         self._budget: TaskID | None = None
         if self.epsilon is not None and math.isfinite(self.epsilon):
@@ -150,7 +150,7 @@ class Bars(Display):
         self._note = ""
         self._bars.stop()
         if message is not None:
-            self._console.print(message, highlight=False, markup=False)
+            self.console.print(message, highlight=False, markup=False)
 
     def start(self) -> None:
         """Begins to draw."""
@@ -163,7 +163,7 @@ class Bars(Display):
     @property
     def is_roomy(self) -> bool:
         """Whether the terminal has room for the speed too."""
-        return self._console.width >= _ROOMY
+        return self.console.width >= _ROOMY
 
     @property
     def below(self) -> str:
@@ -226,21 +226,17 @@ class _Note(ProgressColumn):
 
 
 @contextmanager
-def display_on(
-    where: Console | bool | None,
-    *,
-    step: int,
-    steps: int,
-    records: int,
-    epsilon: float | None,
-    delta: float,
-) -> Iterator[Display]:
-    """The display for a console: bars on a terminal, else lines; nothing for False."""
-    run = {"step": step, "steps": steps, "records": records, "epsilon": epsilon, "delta": delta}
-    if where is False:
-        yield Silence(step=step, steps=steps, records=records, epsilon=epsilon, delta=delta)
-        return
+def display_on(where: Console | bool | None, **run: Any) -> Iterator[Display]:
+    """The display for a console: bars on a terminal, else lines; nothing for False.
+
+    Args:
+        where: The console; by default standard error.
+        **run: What a ``Display`` knows of the run.
+    """
     console = where if isinstance(where, Console) else Console(stderr=True)
+    if where is False:
+        yield Silence(console, **run)
+        return
     if not console.is_interactive or console.is_jupyter:
         yield Lines(console, **run)
         return

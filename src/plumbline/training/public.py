@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plumbline.checks import check_count
 from plumbline.mechanism.random_source import RandomSource
 from plumbline.sampling import FixedSampler
 from plumbline.training.distributed import Ranks
@@ -47,14 +48,7 @@ class PublicData:
     pad_to: PadTo | None = None
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.batch_size, bool)
-            or not isinstance(self.batch_size, int)
-            or self.batch_size < 1
-        ):
-            raise ValueError(
-                f"batch_size is {self.batch_size!r}; it must be a whole number, at least 1."
-            )
+        check_count("batch_size", self.batch_size)
         if not math.isfinite(self.weight):
             raise ValueError(
                 f"weight is {self.weight}; it must be a finite number. The private gradient has "

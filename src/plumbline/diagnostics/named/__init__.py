@@ -3,8 +3,6 @@
 A new one is one file with one function, decorated with ``@diagnostic``.
 """
 
-import importlib
-import pkgutil
+from plumbline.registry import import_files
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+import_files(__name__, __path__)

@@ -118,7 +118,7 @@ def _length(plain: Sample) -> Number:
 def _cosines(sample: Sample) -> Tensor:
     """Of each record's gradient with the mean, ``[B]``; also where nothing is clipped."""
     moving = sample.finite & (sample.norms > 0)
-    size = math.sqrt(float(sum(g.double().square().sum() for g in sample.mean.values())))
+    size = norm(sample.mean)
     if not size:
         return torch.zeros(0, dtype=torch.float64)
     lengths = sample.norms[moving].double() * size

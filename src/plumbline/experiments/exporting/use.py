@@ -9,6 +9,7 @@ from plumbline.data import TableEncoding
 from plumbline.data.table_columns import Categorical, Column, Dated, Hashed, Numeric
 from plumbline.data.table_dates import iso
 from plumbline.experiments.deciding import threshold_words
+from plumbline.formats import cell, markdown
 
 _SHOWN = 10  # categories of a column
 
@@ -66,8 +67,8 @@ def _parts(
             reads=f"A csv file is read as the one that was learned from: {form.encoding}, numbers "
             f"with a decimal {'comma' if form.decimal == ',' else 'point'}."
         )
-        rows = [f"| {_cell(one.name)} | {_cell(_words(one))} |" for one in encoding.columns]
-        yield "\n".join(["| column | holds |", "| --- | --- |", *rows])
+        rows = [[cell(one.name), cell(_words(one))] for one in encoding.columns]
+        yield markdown(["column", "holds"], rows)
     if settings["threshold"] is not None:
         words = threshold_words(settings["threshold"], settings["classes"], chosen=chosen)
         yield f"{words} Epsilon does not cover that choice." if chosen else words
@@ -103,7 +104,3 @@ def _words(column: Column) -> str:
 
 def _range(low: float, high: float) -> str:
     return f"{low:g} to {high:g}"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").split())

@@ -9,12 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
 from plumbline.data import Splits
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.pool import OnProgress, Workers
-from plumbline.experiments.recipe import Recipe, RecipeError, SettingsPart, wrong_fields
+from plumbline.experiments.recipe import Recipe, SettingsPart
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import started
 from plumbline.training import Private
@@ -127,10 +125,7 @@ class Job:
         Raises:
             RecipeError: Naming the field, and what is wrong with it.
         """
-        try:
-            return kind.model_validate(self.settings)
-        except ValidationError as error:
-            raise RecipeError(wrong_fields(error, "the study's settings")) from None
+        return kind.of(self.settings, "the study's settings")
 
 
 Study = Callable[[Job], Measurements]

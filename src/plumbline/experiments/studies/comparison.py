@@ -18,6 +18,7 @@ from plumbline.experiments.recipe import Recipe, require_known
 from plumbline.experiments.studies.base import Job, Measured, Measurements, study
 from plumbline.experiments.studies.larger_class import LARGER_CLASS, larger_class
 from plumbline.fairness import Estimate, Number, Undefined
+from plumbline.results import minus
 
 BESIDE = ("pair", "reference")
 """What a comparison's settings have beside the fields of a recipe."""
@@ -138,14 +139,7 @@ def _costs(row: MethodRow, pair: Sequence[str] | None) -> Iterator[tuple[str, li
 def gap_of(first: Estimate, second: Estimate) -> list[Number]:
     """The difference of each run, with the sign that makes their mean the size of the gap."""
     pairs = zip(first.per_run, second.per_run, strict=True)
-    signed = [
-        one
-        if isinstance(one, Undefined)
-        else other
-        if isinstance(other, Undefined)
-        else one - other
-        for one, other in pairs
-    ]
+    signed = [minus(one, other) for one, other in pairs]
     known = [one for one in signed if not isinstance(one, Undefined)]
     return [one if isinstance(one, Undefined) or sum(known) >= 0 else -one for one in signed]
 

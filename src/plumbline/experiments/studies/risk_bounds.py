@@ -27,7 +27,7 @@ from plumbline.diagnostics import (
 )
 from plumbline.experiments.recipe import Recipe, RecipeError, SettingsPart
 from plumbline.experiments.studies.base import Job, Measurements, first_run, over_runs, study
-from plumbline.results import Number, Undefined
+from plumbline.results import Undefined, minus
 from plumbline.training import Private
 
 READINGS = "bounds.jsonl"
@@ -131,9 +131,9 @@ def _reading(
         shares=(len(members[0]) / size, len(members[1]) / size),
     )
     row = {
-        "clip_gap": _minus(risks[0].clip, risks[1].clip),
+        "clip_gap": minus(risks[0].clip, risks[1].clip),
         "clip_bound": bounds.clipping,
-        "direction_gap": _minus(risks[0].direction, risks[1].direction),
+        "direction_gap": minus(risks[0].direction, risks[1].direction),
         "direction_bound": bounds.direction,
         "direction_bound_simple": bounds.direction_simple,
         "stability": rate * max(first, second),
@@ -145,9 +145,3 @@ def _reading(
 def _hessian(private: Private, index: Tensor) -> Hessian:
     records = private.fetch(index)
     return Hessian(private.model, lambda: private.loss(private.model, records))
-
-
-def _minus(first: Number, second: Number) -> Number:
-    if isinstance(first, Undefined):
-        return first
-    return second if isinstance(second, Undefined) else first - second

@@ -8,7 +8,7 @@ from typing import Any
 
 from plumbline.formats import tiny
 from plumbline.report.reading import Study
-from plumbline.report.section import Grid, Html, Section
+from plumbline.report.section import Grid, Html, Section, command
 
 
 def section(study: Study) -> Section:
@@ -28,19 +28,12 @@ def section(study: Study) -> Section:
 
 def _recipe(study: Study) -> str:
     file = f"{study.recipe.name}.toml"
-    text, command = study.recipe.toml(), "train" if study.single else "compare"
+    verb = "train" if study.single else "compare"
     return (
         f"<p>Save this recipe as <code>{html.escape(file)}</code>, then run:</p>"
-        f"{_command(f'plumbline {command} {file}')}"
+        f"{command(html.escape(f'plumbline {verb} {file}'))}"
         f'<details class="recipe"><summary>{html.escape(file)}</summary>'
-        f"{_command(text)}</details>"
-    )
-
-
-def _command(text: str) -> str:
-    return (
-        f'<div class="command"><pre><code>{html.escape(text)}</code></pre>'
-        '<button type="button" class="copy">Copy</button></div>'
+        f"{command(html.escape(study.recipe.toml()))}</details>"
     )
 
 
