@@ -149,24 +149,40 @@ class Statement:
         plan: Plan,
         *,
         steps_done: int,
+        noise_source: str,
+        seeded: bool = False,
+        isolation: Isolation = "vmap",
+        recorded: bool = False,
+        audited: str = "",
+        unit: Unit = "record",
+        bands: int = 1,
         releases: Iterable[tuple[StepRelease, int]] | None = None,
         public_constants: Mapping[str, float | int | str] | None = None,
         records_noisy: bool = False,
+        given: Iterable[str] = (),
+        stated: Iterable[str] = (),
         not_covered: Iterable[str] = (),
         warnings: Iterable[str] = (),
-        **facts: Any,
     ) -> "Statement":
         """The statement of a run that follows `plan`.
 
         Args:
             plan: the run's plan.
             steps_done: the steps charged so far.
+            noise_source: a sentence about the randomness.
+            seeded: whether the randomness comes from a seed.
+            isolation: how records were kept apart.
+            recorded: whether captures were recorded and repeated.
+            audited: what was found when neighbouring batches were compared.
+            unit: the unit of privacy.
+            bands: over how many steps noise is correlated.
             releases: what was charged, if not the plan's releases in `steps_done` steps.
             public_constants: further ones, such as clipping bounds.
             records_noisy: whether the number of units was released with noise.
+            given: what was taken from the data as they are.
+            stated: what was stated about the data.
             not_covered: further items.
             warnings: further sentences.
-            **facts: other attributes of the statement, which the plan does not have.
         """
         charged = list(releases) if releases is not None else plan.releases(steps_done)
         other: Accountant = "rdp" if plan.accountant == "pld" else "pld"
@@ -176,6 +192,7 @@ class Statement:
         )
         reasons = [release.no_guarantee_reason for release, count in charged if count]
         return cls(
+            unit=unit,
             relation=plan.relation,
             epsilon=spent,
             delta=plan.delta,
@@ -184,7 +201,13 @@ class Statement:
             budget_epsilon=plan.budget.epsilon,
             sampling=plan.release.sampling,
             queries=plan.release.queries,
+            bands=bands,
             before=plan.before,
+            noise_source=noise_source,
+            seeded=seeded,
+            isolation=isolation,
+            recorded=recorded,
+            audited=audited,
             steps_done=steps_done,
             steps_planned=plan.steps,
             public_constants={
@@ -197,10 +220,11 @@ class Statement:
             records=plan.records,
             records_public=plan.records_public and not records_noisy,
             records_noisy=records_noisy,
+            given=tuple(given),
+            stated=tuple(stated),
             not_covered=(*not_covered, *_not_covered(plan.before)),  # what is known comes first
             warnings=(*plan.warnings, *warnings),
             no_guarantee_reason=next((reason for reason in reasons if reason is not None), None),
-            **facts,
         )
 
     def text(self, width: int = 88) -> str:
