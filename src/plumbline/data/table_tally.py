@@ -269,7 +269,9 @@ def _dropped(found: ColumnTally, wrong: str) -> ColumnTally:
 def as_target(found: ColumnTally) -> ColumnTally:
     """The same for the column that is predicted."""
     known = tuple((option, value) for option, value in found.options if option == _GAP)
-    plain = replace(found, wrong="", advice="", options=known, column=Column(CATEGORY))
+    plain = replace(
+        found, wrong="", advice="", options=known, remark=False, column=Column(CATEGORY)
+    )
     different = KEPT + 1 if found.different is None else found.different
     if different < 2:
         return plain.noting("the target has one value only", "There is nothing to learn from it.")
@@ -290,7 +292,7 @@ def as_target(found: ColumnTally) -> ColumnTally:
 
 def as_groups(found: ColumnTally, values: Counter[str] | None) -> ColumnTally:
     """The same for a column of groups."""
-    plain = replace(found, wrong="", advice="", column=Column(CATEGORY))
+    plain = replace(found, wrong="", advice="", remark=False, column=Column(CATEGORY))
     plain = replace(plain, options=found.options if found.kind == "yes or no" else ())
     if values is None or len(values) > MANY_GROUPS:
         words = f"it has {_many(found.different)} groups, and at most {MANY_GROUPS} are reported"
