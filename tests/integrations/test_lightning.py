@@ -230,6 +230,7 @@ def test_validation_alone_is_as_usual(tmp_path: Path) -> None:
         {"accumulate_grad_batches": 2},
         {"overfit_batches": 2},
         {"limit_train_batches": 2},
+        {"limit_train_batches": 1},  # and not 1.0
         {"fast_dev_run": True},
         {"reload_dataloaders_every_n_epochs": 1},
         {"precision": "bf16-mixed"},
@@ -258,6 +259,14 @@ class Backward(Module):
 
 
 class Transfer(Module):
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch
+
+
+class Data(lightning.LightningDataModule):  # type: ignore[misc]
+    def train_dataloader(self) -> Any:
+        return loader()
+
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         return batch
 
@@ -309,6 +318,13 @@ def test_a_module_that_updates_in_its_own_way_is_refused(
         made.fit(module, loader())
     assert made.strategy.private is None
     assert module.automatic_optimization == before
+
+
+def test_a_data_module_that_changes_batches_is_refused(tmp_path: Path) -> None:
+    made = trainer(tmp_path)
+    with pytest.raises(ValueError, match="Data has on_after_batch_transfer of its own"):
+        made.fit(Module(), datamodule=Data())
+    assert made.strategy.private is None
 
 
 def test_a_loader_that_chooses_records_in_its_own_way_is_refused(tmp_path: Path) -> None:

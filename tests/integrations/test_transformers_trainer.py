@@ -7,18 +7,22 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import get_worker_info
 
 import plumbline as pl
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 peft = pytest.importorskip("peft")
+
+from accelerate.state import AcceleratorState, DistributedType, PartialState  # noqa: E402
 
 from plumbline.integrations.transformers_loss import own_loss, settle_problem_type  # noqa: E402
 from plumbline.integrations.transformers_trainer import RUN_FILE, PrivateTrainer  # noqa: E402
@@ -275,6 +279,7 @@ def test_the_loss_of_a_batch_is_that_of_each_record_alone() -> None:
         ("deepspeed", {"zero": 1}),
         ("fsdp", True),
         ("data_seed", 1),
+        ("skip_memory_metrics", False),
         ("dataloader_drop_last", True),
         ("neftune_noise_alpha", 5.0),
         ("label_smoothing_factor", 0.1),
@@ -326,10 +331,73 @@ def test_parts_that_would_act_beside_the_step_are_refused(tmp_path: Path) -> Non
 
 
 def test_a_trainer_with_a_step_or_sampler_of_its_own_is_refused(ready: PrivateTrainer) -> None:
-    for name in ("compute_loss", "training_step", "get_train_dataloader", "_get_train_sampler"):
+    names = ("compute_loss", "training_step", "get_train_dataloader", "_prepare_inputs")
+    for name in names:
         own = type("Own", (PrivateTrainer,), {name: lambda *_: None})
         with pytest.raises(ValueError, match=f"Own has a {name} of its own"):
             own(network(), ready.args, train_dataset=texts(), method=METHOD, delta=1e-3)
+    for name in names:
+        setattr(ready, name, lambda *_: None)
+        with pytest.raises(ValueError, match=f"PrivateTrainer has a {name} of its own"):
+            ready.train()
+        delattr(ready, name)
+
+
+@pytest.fixture
+def launched() -> Iterator[None]:
+    """As in a new process, since accelerate reads its variables once."""
+    states = (PartialState._shared_state, AcceleratorState._shared_state)
+    kept = [dict(state) for state in states]
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+    for state, before in zip(states, kept, strict=True):
+        state.update(before)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("ACCELERATE_MIXED_PRECISION", "bf16", "mixed_precision is 'bf16'"),
+        ("ACCELERATE_DYNAMO_BACKEND", "eager", "accelerate would compile"),
+    ],
+)
+@pytest.mark.usefixtures("launched")
+def test_what_accelerate_launch_asks_for_is_refused_too(
+    variable: str, value: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=message):
+        trainer(tmp_path)
+
+
+def test_what_accelerate_makes_of_several_processes_is_refused_too(
+    ready: PrivateTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = DistributedType.FSDP  # as of two processes with ACCELERATE_USE_FSDP=true
+    monkeypatch.setitem(AcceleratorState._shared_state, "distributed_type", kind)
+    with pytest.raises(ValueError, match="accelerate would use FSDP"):
+        ready.train()
+
+
+class Fetched(list[Any]):
+    """Records that say in which process they were read."""
+
+    def __getitem__(self, number: Any) -> Any:
+        assert get_worker_info() is not None or number == 0  # the first one shows what labels are
+        return super().__getitem__(number)
+
+
+def test_worker_processes_read_the_same_records(whole: PrivateTrainer, tmp_path: Path) -> None:
+    made = trainer(
+        tmp_path,
+        train_dataset=Fetched(texts()),
+        settings={"seed": 3},
+        dataloader_num_workers=1,
+    )
+    made.train()
+    assert torch.equal(weights(made.model), weights(whole.model))
+    assert "the batch size of 6 is the expected one" in " ".join(made.statement().split())
 
 
 def test_the_base_class_makes_no_step_and_no_search(ready: PrivateTrainer) -> None:

@@ -33,6 +33,7 @@ except ImportError as error:
     ) from error
 
 from plumbline.integrations.lightning_refusals import (
+    refuse_epoch,
     refuse_loader,
     refuse_module,
     refuse_trainer,
@@ -128,6 +129,7 @@ class PrivateStrategy(SingleDeviceStrategy):
 
     def on_train_start(self) -> None:
         assert self._trainer is not None
+        refuse_epoch(self._trainer, self._per_epoch)
         with self._place(self._trainer):
             self.private = self._begin(self._trainer)
         ahead = _counts(self._trainer)[0].total.completed

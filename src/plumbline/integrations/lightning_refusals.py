@@ -65,10 +65,8 @@ _OWN_METHODS = {
     "optimizer_zero_grad": _UPDATE,
     "configure_gradient_clipping": _UPDATE,
     "lr_scheduler_step": "private.step steps the schedulers",
-    "on_before_batch_transfer": _TRANSFER,
-    "transfer_batch_to_device": _TRANSFER,
-    "on_after_batch_transfer": _TRANSFER,
 }
+_TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
 def refuse_trainer(trainer: Trainer) -> None:
@@ -84,6 +82,14 @@ def refuse_module(module: LightningModule, optimizers: list[Any], schedulers: li
 def refuse_loader(loader: Any) -> None:
     """Raises if the training loader chooses records or forms batches in a way of its own."""
     _raise(_of_loader(loader))
+
+
+def refuse_epoch(trainer: Trainer, steps: int) -> None:
+    """Raises if the trainer's epoch has another number of steps (1 is one batch, 1.0 all)."""
+    found, limit = trainer.num_training_batches, trainer.limit_train_batches
+    if found != steps:
+        reason = _ALLOWED["limit_train_batches"][1]
+        _raise([f"limit_train_batches is {limit!r}, {found} of an epoch's {steps} steps: {reason}"])
 
 
 def _raise(problems: Iterable[str]) -> None:
@@ -102,6 +108,7 @@ def _of_trainer(trainer: Trainer) -> Iterator[str]:
         yield f"there are {devices} devices, and one would be used: {_SEVERAL}; or give devices=1"
     if trainer.max_steps == -1 and trainer.max_epochs in (None, -1):
         yield "the run has no end: give max_epochs or max_steps, for which the noise is calibrated"
+    yield from _transfers(trainer.datamodule)  # type: ignore[attr-defined]
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         for kind, reason in _CALLBACKS.items():
             if isinstance(callback, kind):
@@ -130,8 +137,15 @@ def _of_module(
     for name, reason in _OWN_METHODS.items():
         if is_overridden(name, module):
             yield f"{type(module).__name__} has {name} of its own: {reason}"
+    yield from _transfers(module)
     if getattr(module, "_compiler_ctx", None) is not None:
         yield "the module is compiled: nobody can see which records a compiled model mixes"
+
+
+def _transfers(owner: Any) -> Iterator[str]:
+    for name in _TRANSFERS:
+        if owner is not None and is_overridden(name, owner):
+            yield f"{type(owner).__name__} has {name} of its own: {_TRANSFER}"
 
 
 def _of_loader(loader: Any) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from accelerate.utils import DynamoBackend
 from transformers import DataCollatorWithFlattening, TrainerCallback
 from transformers.trainer_pt_utils import AcceleratorConfig
 
@@ -31,21 +32,21 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "use_liger_kernel": ((False,), "its fused kernels hide the records' own gradients"),
     "gradient_checkpointing": (
         (False,),
-        "call model.gradient_checkpointing_enable(gradient_checkpointing_kwargs="
-        "{'use_reentrant': False}) before",
+        "it runs parts of the model outside of a record's own run; fewer records are in memory at "
+        "once with a smaller per_device_train_batch_size and more gradient_accumulation_steps",
     ),
     "auto_find_batch_size": ((False,), "the batch size is a public constant of the accounting"),
     "train_sampling_strategy": (("random",), _SAMPLING),
     "group_by_length": ((False,), _SAMPLING),
     "data_seed": ((None,), "give settings={'seed': ...}, and read what the statement says of it"),
     "dataloader_drop_last": ((False,), _SAMPLING),
-    "dataloader_num_workers": ((0,), "records are read in this process, one by one"),
     "neftune_noise_alpha": ((None,), "its noise on embeddings is not added here"),
     "label_smoothing_factor": (
         (0,),
         "give loss=nn.CrossEntropyLoss(reduction='none', label_smoothing=...)",
     ),
     "include_num_input_tokens_seen": (("no", False), "how many tokens a batch has is private"),
+    "skip_memory_metrics": ((True,), "a step's memory shows how many records it has"),
     "torch_empty_cache_steps": ((None,), "it is not followed here"),
     "ignore_data_skip": ((False,), "a resumed run has no batches to skip"),
     "enable_jit_checkpoint": ((False,), "a killed run goes on from its journal anyway"),
@@ -60,12 +61,15 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 """The values that are allowed, and why no others are."""
 
+_SHARDING = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA")
 _OPTIMIZERS = ("lomo", "layerwise", "schedule_free")
 _OWN_METHODS = {
     "compute_loss": "give loss= to PrivateTrainer: one loss for each record",
     "training_step": "the only update is private.step",
     "get_train_dataloader": _SAMPLING,
     "_get_train_sampler": _SAMPLING,
+    "get_batch_samples": _SAMPLING,
+    "_prepare_inputs": "records do not pass through it: use the data set, the collator or loss=",
     "_inner_training_loop": "the only update is private.step",
 }
 _HOOKS = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end")
@@ -73,7 +77,12 @@ _HOOKS = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end")
 
 def refuse(trainer: Any, base: type) -> None:
     """Raises if a setting of the trainer does not go with private training; names all of them."""
-    problems = [*_arguments(trainer.args), *_parts(trainer), *_code(trainer, base)]
+    problems = [
+        *_arguments(trainer.args),
+        *_launched(trainer.accelerator),
+        *_parts(trainer),
+        *_code(trainer, base),
+    ]
     if problems:
         listed = "\n".join(f"- {problem}." for problem in problems)
         raise ValueError(f"PrivateTrainer cannot do this (nothing was charged):\n{listed}")
@@ -96,6 +105,16 @@ def _arguments(args: Any) -> Iterator[str]:
         yield f"the trainer would spread each batch over {args.n_gpu} devices: {_ONE_PROCESS}"
 
 
+def _launched(accelerator: Any) -> Iterator[str]:
+    """What ``accelerate launch`` and its variables ask for, beside the arguments."""
+    if accelerator.mixed_precision != "no":
+        yield f"accelerate's mixed_precision is {accelerator.mixed_precision!r}: {_SCALE}"
+    if accelerator.distributed_type.value in _SHARDING:
+        yield f"accelerate would use {accelerator.distributed_type.value}: {_ONE_PROCESS}"
+    if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:
+        yield f"accelerate would compile the model: {_ALLOWED['torch_compile'][1]}"
+
+
 def _parts(trainer: Any) -> Iterator[str]:
     optimizer = trainer.optimizer
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
@@ -108,7 +127,8 @@ def _parts(trainer: Any) -> Iterator[str]:
 
 def _code(trainer: Any, base: type) -> Iterator[str]:
     for name, reason in _OWN_METHODS.items():
-        if getattr(type(trainer), name, None) is not getattr(base, name, None):
+        inherited = getattr(type(trainer), name, None) is getattr(base, name, None)
+        if not inherited or name in vars(trainer):
             yield f"{type(trainer).__name__} has a {name} of its own: {reason}"
     for callback in trainer.callback_handler.callbacks:
         for name in _HOOKS:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from plumbline.integrations.epochs import epoch_steps
 from plumbline.integrations.transformers_loss import own_loss, settle_problem_type
@@ -207,15 +208,28 @@ class PrivateTrainer(Trainer):
         return make_private(
             model.train(),
             self.optimizer,
-            dataset,
+            self._loader(dataset, collate, expected),
             loss=self._loss,
             method=self._method,
             budget=Budget(**self._budget, steps=steps, expected_batch_size=expected),
-            collate=collate,
             max_physical_batch=args.per_device_train_batch_size,
             checkpoint=None if args.save_strategy == SaveStrategy.NO else self._file,
             schedulers=[self.lr_scheduler],
             **self._settings,
+        )
+
+    def _loader(self, dataset: Any, collate: Any, expected: int) -> DataLoader[Any]:
+        """The records, as ``make_private`` takes them from a loader: with its worker processes."""
+        args = self.args
+        return DataLoader(
+            dataset,
+            batch_size=expected,
+            shuffle=True,
+            collate_fn=collate,
+            num_workers=args.dataloader_num_workers,
+            prefetch_factor=args.dataloader_prefetch_factor,
+            pin_memory=args.dataloader_pin_memory,
+            multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
         )
 
     @property

@@ -53,13 +53,18 @@ def without_loader(given: Mapping[str, Any]) -> dict[str, Any]:
                 "unit: give the budget an expected_batch_size, in users."
             )
         budget = dataclasses.replace(budget, expected_batch_size=loader.batch_size)
+    same = (
+        isinstance(budget, Budget)
+        and budget.expected_batch_size == loader.batch_size
+        and given["user_ids"] is None
+    )
     return {
         **given,
         "dataset": loader.dataset,
         "collate": collate,
         "budget": budget,
         "workers": _workers(loader),
-        "replaced": (_replaced(loader, bool(stated)),),
+        "replaced": (_replaced(loader, same),),
     }
 
 
@@ -70,13 +75,13 @@ def _workers(loader: DataLoader[Any]) -> WorkerSettings | None:
     return WorkerSettings(**{name: getattr(loader, name) for name in names})
 
 
-def _replaced(loader: DataLoader[Any], stated: bool) -> str:
+def _replaced(loader: DataLoader[Any], same: bool) -> str:
     """What the accounting puts in the place of the loader's settings."""
     size = f"Of the data loader's settings, the batch size of {loader.batch_size:,} "
-    if stated:
-        size += "is replaced by the one that the budget states"
-    else:
+    if same:
         size += "is the expected one (of all processes together), around which batches vary"
+    else:
+        size += "is replaced by the one that the budget states"
     order = "shuffled" if isinstance(loader.sampler, RandomSampler) else "sequential"
     last = ", and drop_last has no meaning" if loader.drop_last else ""
     return (
