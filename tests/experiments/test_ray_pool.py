@@ -257,8 +257,13 @@ def test_a_killed_worker_s_run_is_neither_lost_nor_made_twice(
 ) -> None:
     for name in ("STATE", "CONFIG"):
         monkeypatch.setenv(f"PLUMBLINE_{name}", str(tmp_path / name))
+    require_made_once("auto", noise, tmp_path)
+
+
+def require_made_once(address: str, noise: str, tmp_path: Path, **killed: Any) -> None:
+    """Makes two runs on a cluster, the first to come to its eighth step being killed there."""
     mark, steps = tmp_path / "killed", 12
-    dying = {"mark": str(mark), "at": 8}
+    dying = {"mark": str(mark), "at": 8, **killed}
     one = small_table.recipe(
         small_table.patients(tmp_path / "patients.csv"),
         seeds=[0, 1],
@@ -271,7 +276,7 @@ def test_a_killed_worker_s_run_is_neither_lost_nor_made_twice(
         budget={"epsilon": 3.0, "delta": 1e-5, "steps": steps, "expected_batch_size": 60},
     )
     both = [RunSpec(one, one.methods[0], seed) for seed in one.seeds]
-    with RayWorkers("auto") as workers:
+    with RayWorkers(address) as workers:
         made = workers.run(both, tmp_path / "there")
     assert mark.exists()
     assert [result.steps for result in made] == [steps, steps]

@@ -41,7 +41,6 @@ def expected_failed_checks(estimator: Any) -> dict[str, str]:
 @parametrize_with_checks(
     [PrivateClassifier(epochs=1), PrivateRegressor(epochs=1)],
     expected_failed_checks=expected_failed_checks,
-    xfail_strict=True,
 )
 def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
     check(estimator)
