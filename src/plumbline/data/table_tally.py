@@ -17,6 +17,7 @@ from plumbline.data.numbers import numbers_of
 from plumbline.data.table_counts import reader_of
 from plumbline.data.table_dates import ORDERS, Order, days_of
 from plumbline.data.table_schema import CATEGORY, DATE, HASH, NUMBER, TEXT, Column
+from plumbline.data.table_target import in_class_order, is_yes_no
 
 KEPT = 5_000
 """How many different cells of a column are kept."""
@@ -27,10 +28,6 @@ _MOSTLY, _ALL_BUT = 0.5, 0.95  # shares of a column's cells
 _SOME = 50  # cells that tell whether the others are worth a try as dates
 _FEW = 30  # rows of a group that is hard to judge by
 _WORDS = 3  # of a cell, on average, from which on it is text
-_YES_NO = [
-    {"yes", "no"}, {"y", "n"}, {"true", "false"}, {"t", "f"}, {"1", "0"}, {"on", "off"},
-    {"ja", "nein"}, {"ja", "nee"}, {"oui", "non"}, {"si", "no"}, {"sí", "no"}, {"1.0", "0.0"},
-]  # fmt: skip
 _MARKERS = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-", "--", ".", "missing"}
 _SURELY = {"na", "n/a", "#n/a", "nan", "null", "?"}
 _GAP = "--missing-value"
@@ -152,13 +149,13 @@ class Tally:
 
     def _taken(self, found: ColumnTally) -> ColumnTally:
         name, kept = self.name, self._kept
-        if (words := {cell.casefold() for cell in kept}) and words in _YES_NO:
-            values = sorted(kept)
+        if is_yes_no(kept):
+            values = in_class_order(kept)
             return replace(
                 found,
                 kind="yes or no",
                 options=(("--categories", f"{name}={','.join(values)}"),),
-                column=Column(CATEGORY, categories=tuple(values)),
+                column=Column(CATEGORY, categories=values),
             )
         if orders := self._orders():
             return self._dated(found, orders)
@@ -252,17 +249,22 @@ class Tally:
         number = found.kind == "number"
         if not number:  # "none" and "-" may well be categories
             marks = [cell for cell in marks if cell.casefold() in _SURELY]
+        odd = self._odd if number else 0
+        if marks:  # of a column with very many values, not all are counted
+            odd = 0 if self._full else odd - sum(self._kept[mark] for mark in marks)
+        words = f"{odd:,} of its cells {'is no number' if odd == 1 else 'are no numbers'}"
         if marks:
+            also = f", and {words}, which counts as missing too" if odd else ""
             return replace(
                 found,
-                wrong=f"some cells say {' or '.join(marks)}, as if a value were missing",
+                wrong=f"some cells say {' or '.join(marks)}, as if a value were missing{also}",
                 advice=f"Say so: {' '.join(f'{_GAP} {shlex.quote(mark)}' for mark in marks)}.",
                 options=tuple((_GAP, mark) for mark in marks),
             )
-        if number and self._odd:
+        if odd:
             return replace(
                 found,
-                wrong=f"{self._odd:,} of its cells are no numbers",
+                wrong=words,
                 remark=True,
                 advice="They count as missing; if they are categories, say --categorical "
                 f"{self.name}.",
@@ -302,6 +304,7 @@ def as_target(found: ColumnTally) -> ColumnTally:
             advice="Say --task regression to predict the number, or group its values first."
             if found.kind == "number"
             else "Predict a column of classes, or group its values first.",
+            options=(*known, ("--task", "regression")) if found.kind == "number" else known,
         )
     if found.missing:
         return replace(
@@ -309,6 +312,7 @@ def as_target(found: ColumnTally) -> ColumnTally:
             wrong=f"{_rows(found.missing)} the target",
             remark=True,
             advice="Such rows are left out.",
+            options=found.options if found.kind == "yes or no" else known,
             column=found.column,
         )
     if found.kind == "yes or no":
