@@ -27,6 +27,8 @@ from plumbline.experiments.run_spec import RunSpec, only_study, read_spec
 from plumbline.experiments.table_remarks import table_remarks
 from plumbline.experiments.together import Totals, totals_beside
 from plumbline.fairness.evaluating import BY_NAME, NUMBERS, OWN_UNIT
+from plumbline.fairness.metrics import LOSS
+from plumbline.fairness.regression import R2
 from plumbline.fairness.remarks import beside_main
 from plumbline.report.section import Html
 
@@ -35,12 +37,14 @@ NONPRIVATE = "nonprivate"
 
 
 class Shown(NamedTuple):
-    """How a metric is shown: its name, by what it is multiplied, its unit, and the digits."""
+    """How a metric is shown: its name, by what it is multiplied, its unit, digits and range."""
 
     title: str
     scale: float
     unit: str
     digits: int
+    least: float = 0.0
+    most: float = math.inf
 
     @property
     def axis(self) -> str:
@@ -55,7 +59,9 @@ def shown_metric(name: str) -> Shown:
     title = title[0].upper() + title[1:]
     if name in OWN_UNIT:
         return Shown(title, 1.0, "", 1)
-    return Shown(title, 1.0, "", 3) if name in NUMBERS else Shown(title, 100.0, "%", 1)
+    if name in NUMBERS:
+        return Shown(title, 1.0, "", 3, most=math.inf if name == LOSS else 1.0)
+    return Shown(title, 100.0, "%", 1, least=-math.inf if name == R2 else 0.0, most=100.0)
 
 
 @dataclass(frozen=True)
