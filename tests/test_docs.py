@@ -223,7 +223,7 @@ def test_commands_exist(page: Path, workplace: Path) -> None:
                 known += re.search(r"^\.PHONY: (.*)$", makefile(), re.MULTILINE)[1].split()  # type: ignore[index]
                 wanted = [target for target in targets if "=" not in target]
                 assert set(wanted) <= set(known), f"{line}: the Makefile has {sorted(set(known))}"
-            case ["python", "-m", "venv", _]:
+            case ["python", "-m", "venv", _] | ["source", ".venv/bin/activate"]:
                 pass
             case ["python", "-m", module, *_] if module.split(".")[0] == "benchmarks":
                 assert importlib.util.find_spec(module) is not None, line

@@ -84,3 +84,8 @@ def test_a_budget_that_makes_no_sense(call: Called, change: list[str], message: 
 def test_the_default_delta_is_a_tenth_of_one_over_n_or_less(records: int, delta: float) -> None:
     assert default_delta(records) == delta
     assert delta <= 1 / (10 * records) < 10 * delta
+
+
+def test_a_table_of_a_few_rows_has_an_outlook(call: Called) -> None:
+    assert call("budget", "--records", "30", "--epsilon", "1", "--columns", "4", "--json") == 0
+    assert call.json["budget"]["batch"] == 30

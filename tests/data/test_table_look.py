@@ -136,7 +136,7 @@ def test_more_values_than_are_kept(tmp_path: Path) -> None:
     number, measured, code, _ = look.columns
     assert (number.kind, number.different) == ("id", None)
     assert (measured.kind, measured.missing) == ("number", 1)
-    assert measured.wrong == "1 of its cells are no numbers"
+    assert measured.wrong == "1 of its cells is no number"
     assert code.kind == "code"
 
 
@@ -144,15 +144,45 @@ def test_more_values_than_are_kept(tmp_path: Path) -> None:
     ("cells", "words"),
     [
         (["no"] * 60, "the target has one value only"),
-        ([f"{k}.5" for k in range(120)], "120 different numbers, which are no classes"),
         ([f"w{k}" for k in range(120)], "120 different values, which are no classes"),
-        (["no", "yes", ""] * 20, "20 rows lack the target"),
+        (["low", "high", ""] * 20, "20 rows lack the target"),
     ],
 )
 def test_targets(tmp_path: Path, cells: list[str], words: str) -> None:
     found = column(tmp_path, cells, target="a")
     assert words in found.wrong
     assert not found.options
+
+
+def test_what_is_declared_of_targets(tmp_path: Path) -> None:
+    amounts = column(tmp_path, [f"{k}.5" for k in range(120)], target="a")
+    assert "120 different numbers, which are no classes" in amounts.wrong
+    assert amounts.options == (("--task", "regression"),)
+    lacking = column(tmp_path, ["ja", "nein", ""] * 20, target="a")
+    assert lacking.wrong == "20 rows lack the target"
+    assert lacking.options == (("--categories", "a=nein,ja"),)  # the second class is the positive
+
+
+def test_a_table_that_no_option_mends_has_no_command_to_go_on_with(tmp_path: Path) -> None:
+    ages = [str(20 + k % 50) for k in range(120)]
+
+    def stuck(classes: list[str], *, target: str = "b") -> bool:
+        return look_at(written(tmp_path / "t.csv", ages, classes), target=target).stuck
+
+    assert stuck(["no"] * 120)
+    assert stuck(["no", "no,maybe"] * 60)  # ragged
+    assert stuck([f"g{k}" for k in range(120)])
+    assert not stuck(["no", "yes"] * 60)
+    assert not stuck(["no", "yes"] * 60, target="a")  # its numbers are classes
+
+
+def test_all_that_is_wrong_with_a_column_of_numbers_is_said_at_once(tmp_path: Path) -> None:
+    found = column(tmp_path, [*map(str, range(60)), "n/a", "n/a", "fourty"])
+    assert found.wrong == (
+        "some cells say n/a, as if a value were missing, and 1 of its cells is no number, which "
+        "counts as missing too"
+    )
+    assert found.options == (("--missing-value", "n/a"),)
 
 
 @pytest.mark.parametrize(

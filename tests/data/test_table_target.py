@@ -10,7 +10,13 @@ from plumbline.data import TableError, load
 from plumbline.data.encoding import from_unit_range
 from plumbline.data.table_counts import ColumnCounts
 from plumbline.data.table_schema import CATEGORY, NUMBER, Column
-from plumbline.data.table_target import as_target, is_number, numbers_of_target, require_classes
+from plumbline.data.table_target import (
+    as_target,
+    in_class_order,
+    is_number,
+    numbers_of_target,
+    require_classes,
+)
 
 
 @pytest.fixture
@@ -106,3 +112,31 @@ def test_targets_are_scaled() -> None:
     cells = ["0", "5", "10", "20"]
     assert numbers_of_target(cells, (0.0, 10.0), test=False).tolist() == [-1, 0, 1, 1]
     assert numbers_of_target(cells, (0.0, 10.0), test=True).tolist() == [-1, 0, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("values", "ordered"),
+    [
+        (["yes", "no"], ("no", "yes")),
+        (["nein", "ja"], ("nein", "ja")),
+        (["Ja", "Nee"], ("Nee", "Ja")),
+        (["1", "0"], ("0", "1")),
+        (["survived", "died"], ("died", "survived")),
+        (["ja", "nein", "vielleicht"], ("ja", "nein", "vielleicht")),
+        (["ja"], ("ja",)),
+        ([], ()),
+    ],
+)
+def test_yes_is_the_second_class_in_every_language(
+    values: list[str], ordered: tuple[str, ...]
+) -> None:
+    assert in_class_order(values) == in_class_order(reversed(values)) == ordered
+
+
+@pytest.mark.parametrize("known", [{}, {"categories": {"sick": ["ja", "nein"]}}])
+def test_the_order_that_is_declared_stays(tmp_path: Path, known: Any) -> None:
+    path = tmp_path / "sick.csv"
+    path.write_text("age,sick\n" + "".join(f"{k},{'ja' if k % 9 else 'nein'}\n" for k in range(60)))
+    assert loaded(str(path), target="sick", **known).classes == (
+        ("ja", "nein") if known else ("nein", "ja")
+    )

@@ -67,7 +67,7 @@ def test_the_mark_is_in_the_shared_and_in_the_own_ledger(folders: list[Path], ta
 def test_a_limit_refuses_and_then_nothing_is_marked(folders: list[Path], table: Path) -> None:
     apply_limit(recipe(table), None, cost(folders[:1]) + 0.1)
     assert mark_released(folders[0]).limit is not None
-    with pytest.raises(BudgetExceeded, match="with the 1 that are"):
+    with pytest.raises(BudgetExceeded, match="with the 1 released already"):
         mark_released(folders[1])
     assert len(book_of(table).released) == 1
     assert SharedLedger.read(folders[1] / "ledger").released == ()

@@ -7,7 +7,7 @@ import pytest
 from plumbline.experiments import RunSpec, run
 from plumbline.experiments.files import FileError
 from plumbline.experiments.linear_baseline import with_simple_row
-from plumbline.experiments.run_spec import budget_of, read_spec
+from plumbline.experiments.run_spec import budget_of, only_study, read_spec, runs_in
 from tests.experiments.small import images, spec
 
 
@@ -35,6 +35,25 @@ def test_settings_are_read_again_from_a_folder(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"held_out": 0.0', '"held_out": "none"'))
     with pytest.raises(FileError, match="held_out is 'none'"):
         read_spec(folder)
+
+
+def test_the_only_run_below_a_folder_is_meant(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    one, other = (out / "table" / name for name in ("one", "other"))
+    one.mkdir(parents=True)
+    assert only_study(out) == out  # what is missing is said where it is read
+    (one / "recipe.json").write_text("{}")
+    for folder in (out, out / "table", one):
+        assert only_study(folder) == one
+        assert runs_in(folder) == [one]
+    other.mkdir()
+    (other / "recipe.json").write_text("{}")
+    assert runs_in(out / "table") == [one, other]
+    with pytest.raises(FileError, match=r"out holds 2 runs; give one of them, such as .*/one"):
+        only_study(out)
+    (out / "table" / "recipe.json").write_text('{"methods": []}')  # of a comparison
+    assert only_study(out) == out / "table"
+    assert runs_in(out) == [one, other]
 
 
 def test_a_row_of_its_own_size_spends_the_recipes_epsilon() -> None:

@@ -28,7 +28,8 @@ def test_where_no_class_was_found_it_says_what_to_declare(tmp_path: Path) -> Non
         check_found(plan, question, plan.schema, everything)
     shows = max(question.threshold("sex", 1), question.passing("age"))
     assert f"some {float(f'{shows:.2g}'):,.0f} training rows" in str(error.value)
-    for words in ("--categories income=A,B", "--categories sex=A,B", "Declare what you know"):
+    told = ("--categories income=A,B", "--categories sex=A,B", "--range COLUMN=LOW:HIGH for one of")
+    for words in (*told, "Declare what you know"):
         assert words in str(error.value)
     assert "Oslo" not in str(error.value)
     check_found(plan, question, plan.schema, everything[:3])  # there are a class and a column

@@ -217,7 +217,7 @@ def test_the_limit_is_on_what_is_released_and_set_once(path: Path) -> None:
             ledger.charge(release(), run=run, step=0, count=10)
         ledger.release("a")
     with SharedLedger.open(path) as ledger:
-        with pytest.raises(BudgetExceeded, match="with the 1 that are, epsilon"):
+        with pytest.raises(BudgetExceeded, match="with the 1 released already, epsilon"):
             ledger.release("b")
         with pytest.raises(LedgerError, match="A limit is set once"):
             ledger.limit_released((50.0, 1e-5))

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import math
 import re
 import tomllib
 from dataclasses import replace
@@ -17,9 +18,11 @@ from plumbline.experiments import Recipe
 from plumbline.experiments.recipe import FoundPart
 from plumbline.report import figure_names, figures, read, write
 from plumbline.report.curve_figures import Line, over_steps
+from plumbline.report.estimates import error_bars
 from plumbline.report.measured import Curve
 from plumbline.report.next_steps import next_steps
 from plumbline.report.page import VERDICT, page, script_json
+from plumbline.report.reading import shown_metric
 from plumbline.report.section import Figure, Grid, Html, Section, Tabs
 from plumbline.report.sections import SECTIONS, above_the_fold, epsilons, spending
 from plumbline.report.tiles import tiles_of
@@ -377,8 +380,20 @@ def test_utility_against_epsilon_has_bars_and_the_lines_of_no_privacy_and_of_the
         bars = drawn[title]["error_y"]
         assert bars["visible"]
         assert len(bars["array"]) == len(drawn[title]["x"]) == len(study.epsilons)
+        assert all(
+            y + more <= 100 for y, more in zip(drawn[title]["y"], bars["array"], strict=True)
+        )
+        assert all(y >= less for y, less in zip(drawn[title]["y"], bars["arrayminus"], strict=True))
     starts = {drawn[title]["x"][0] for title in study.private}
     assert len(starts) == len(study.private)  # side by side, so that no bar hides another
+
+
+def test_bars_end_where_no_value_can_be() -> None:
+    shown = shown_metric("accuracy")
+    bars = error_bars([79.0, 50.0], [245.0, 3.0], (shown.least, shown.most))
+    assert (bars["array"], bars["arrayminus"]) == ([21.0, 3.0], [79.0, 3.0])
+    assert shown_metric("loss").most == math.inf
+    assert shown_metric("r2").least == -math.inf
 
 
 def test_what_was_asked_before_the_first_step_is_not_drawn_as_free(folder: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.experiments import Recipe, RunSpec
+from plumbline.experiments.files import FileError
 from plumbline.report import read
 from tests.report.made import METHODS, comparison
 
@@ -64,15 +65,19 @@ def test_rows_of_one_method_stand_beside_each_other(tmp_path: Path) -> None:
     assert study.titles == ["dpsgd (paper)", "dpsgd (tuned)", "bam (paper)"]
 
 
-@pytest.mark.parametrize("finished", [True, False], ids=["no-recipe", "no-run"])
-def test_a_folder_with_nothing_to_show_is_refused(tmp_path: Path, finished: bool) -> None:
-    seeds = (0, 1) if finished else (0,)
-    root = comparison(tmp_path / "c", methods=METHODS[:1], seeds=seeds, baseline=None)
-    if finished:
-        (root / "recipe.json").unlink()
-    else:
-        (run_folder(root, "nonprivate", 0) / "result.json").unlink()
-    with pytest.raises(ValueError, match="has no recipe" if finished else "no finished run"):
+def test_a_folder_with_nothing_to_show_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no recipe"):
+        read(tmp_path)
+    root = comparison(tmp_path / "c", methods=METHODS[:1], seeds=(0, 1), baseline=None)
+    (root / "recipe.json").unlink()
+    with pytest.raises(FileError, match="holds 2 runs; give one of them"):
+        read(root)
+
+
+def test_a_comparison_without_a_finished_run_is_refused(tmp_path: Path) -> None:
+    root = comparison(tmp_path / "c", methods=METHODS[:1], seeds=(0,), baseline=None)
+    (run_folder(root, "nonprivate", 0) / "result.json").unlink()
+    with pytest.raises(ValueError, match="no finished run"):
         read(root)
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from plumbline.report import read, words
 from plumbline.report.choosing import best, diagnosis, reference
+from plumbline.report.reading import Study
+from plumbline.report.tiles import tiles_of
 from tests.report.made import METHODS, comparison
 
 TWO = [
@@ -176,16 +178,31 @@ def test_each_epsilon_is_told_with_what_it_reaches(tmp_path: Path) -> None:
     assert "; without privacy 85.1%" in text
 
 
-def test_where_accuracy_does_not_tell_the_auc_does(tmp_path: Path) -> None:
-    folder = comparison(tmp_path / "c", accuracy={"nonprivate": 0.9, "dpsgd": 0.9, "adapt": 0.9})
+def one_class_for_all(folder: Path, *, free: float, private: float) -> Study:
+    """A comparison in which every method gives all records one class, with these AUCs."""
+    comparison(folder, accuracy={"nonprivate": 0.9, "dpsgd": 0.9, "adapt": 0.9})
     for path in folder.glob("*/result.json"):
         stored = json.loads(path.read_text())
-        auc = 0.8 if stored["method"] == "nonprivate" else 0.7
+        auc = free if stored["method"] == "nonprivate" else private
         more = {"accuracy": 0.9, "baseline accuracy": 0.9, "auc": auc, "most predicted": 1.0}
         for values in (stored["report"]["overall"], *stored["report"]["by_group"].values()):
             values.update(more)
         path.write_text(json.dumps(stored))
-    found = words(read(folder))
+    return read(folder)
+
+
+def test_where_nothing_is_learned_that_is_the_news(tmp_path: Path) -> None:
+    first = words(one_class_for_all(tmp_path / "c", free=0.53, private=0.52))[0]
+    assert first == (
+        "None of the methods beats the accuracy of one class for all (90.0%). So what privacy "
+        "costs cannot be told here."
+    )
+
+
+def test_where_accuracy_does_not_tell_the_auc_does(tmp_path: Path) -> None:
+    study = one_class_for_all(tmp_path / "c", free=0.8, private=0.7)
+    assert [one.value for one in tiles_of(study)[1:4]] == ["0.800", "0.700", "0.500"]
+    found = words(study)
     assert found[0].startswith("Privacy costs 0.100 of AUC. At epsilon 3.40")
     assert "None of the methods beats the accuracy of one class for all (90.0%)" in found[1]
     assert "(AUC 0.700 to 0.800)" in found[1]

@@ -30,7 +30,10 @@ BASELINE = "dpsgd"
 def budget(
     records: Annotated[int, typer.Option(help="How many records the training data has.")],
     epsilon: Annotated[float, typer.Option(help="The epsilon to be met.")],
-    batch: Annotated[int, typer.Option(help="The expected batch size.")] = 256,
+    batch: Annotated[
+        int | None,
+        typer.Option(help="The expected batch size.", show_default="256, or all records"),
+    ] = None,
     epochs: Annotated[float, typer.Option(help="How often a record is used, on average.")] = 10.0,
     delta: Annotated[
         float | None,
@@ -57,6 +60,7 @@ def budget(
     if records < 1:
         raise WrongUse(f"--records is {records}; it must be at least 1.")
     stated = default_delta(records) if delta is None else delta
+    batch = min(256, records) if batch is None else batch
     spec = Budget(epsilon=epsilon, delta=stated, epochs=epochs, expected_batch_size=batch)
     found, plan = _noise_of_methods(spec, records)
     ahead = outlook(plan, records, columns)

@@ -16,6 +16,7 @@ from plumbline.cli.table_options import (
     SEPARATOR,
     csv_form,
     names_in,
+    one_target,
 )
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ Decimal = Annotated[str, typer.Option(help=DECIMAL)]
 )
 def data_look(
     path: Annotated[Path, typer.Argument(help="A csv or parquet file.")],
-    target: Annotated[str | None, typer.Option(help="The column to predict.")] = None,
+    target: Annotated[list[str] | None, typer.Option(help="The column to predict.")] = None,
     sensitive: Annotated[
         list[str] | None, typer.Option(help="Columns whose groups are reported.")
     ] = None,
@@ -111,10 +112,11 @@ def data_look(
     from plumbline.data.table_look import look_at
     from plumbline.data.table_tally import KEPT
 
+    predicted = one_target(target) if target else None
     seen = look_at(
         path,
         form=csv_form(encoding, separator, decimal),
-        target=target,
+        target=predicted,
         sensitive=names_in(sensitive or ()),
         drop=names_in(drop or ()),
         missing_values=("", *(missing_value or ())),
@@ -122,7 +124,8 @@ def data_look(
     if json_:
         columns = [{name: getattr(one, name) for name in _SHOWN} for one in seen.columns]
         facts = {"rows": seen.rows, "classes": dict(seen.classes), "columns": columns}
-        show_json({**facts, "problems": list(seen.problems), "command": seen.command})
+        command = None if seen.stuck else seen.command
+        show_json({**facts, "problems": list(seen.problems), "command": command})
         return
     shown = table("column", "taken for", "different", "missing", "what is wrong, and what to do")
     for place, justify in ((1, "left"), (4, "left")):
@@ -131,20 +134,25 @@ def data_look(
         different = f">{KEPT:,}" if one.different is None else f"{one.different:,}"
         missing = f"{100 * one.missing / seen.rows:.1f} %" if one.missing else ""
         words = f"{one.wrong[:1].upper()}{one.wrong[1:]}. {one.advice}" if one.wrong else ""
-        kind = {target: "target"}.get(one.name, one.kind)
+        kind = "target" if one.name == predicted else one.kind
         shown.add_row(*map(escape, (one.name or "''", kind, different, missing, words)))
     console.print(shown)
     for problem in seen.problems:
         show(problem)
     if seen.classes:
         shares = (f"{name} {100 * n / seen.rows:.1f} %" for name, n in seen.classes.items())
-        show(f"Of {seen.rows:,} rows, {target} is {', '.join(shares)}.")
+        show(f"Of {seen.rows:,} rows, {predicted} is {', '.join(shares)}.")
     else:
         show(f"{seen.rows:,} rows.")
     if words := _found_privately(seen):
         show(words)
     show("This was read from the rows as they are: it is for your eyes, and not for release.")
     console.print()
+    if seen.stuck:
+        show(
+            "No option mends all of this: mend the table, or choose other columns, and look again."
+        )
+        return
     show(f"To go on{'' if target else ', with the column to predict'}:")
     console.print(seen.command, highlight=False, soft_wrap=True, markup=False)
 
@@ -163,7 +171,7 @@ def _found_privately(seen: TableLook) -> str:
         for one in seen.columns
         if one.name not in drop and (one.column.complete or one.column.kind == DATE)
     }
-    if seen.target is None or seen.problems:
+    if seen.target is None or seen.stuck:
         return ""
     try:
         plan = plan_table(

@@ -80,13 +80,22 @@ def _facts(read: SharedLedger, delta: float) -> dict[str, Any]:
     return facts
 
 
+def _place(named: tuple[str, dict[str, Any]]) -> tuple[bool, int, str]:
+    """Released models first, then runs, comparisons and trials; what was asked about rows last."""
+    title, row = named
+    parts = ("run", "diagnosis", "comparison", "trial")
+    place = parts.index(row["part"]) if row.get("part") in parts else len(parts)
+    return not row.get("released"), place, title
+
+
 def _show(facts: dict[str, Any]) -> None:
     from plumbline.mechanism.rounding import rounded_up
 
     shared = "budget" in facts
     shown = table("run", "steps charged", "epsilon", *(["made for", "released"] if shared else []))
-    for run, row in facts["runs"].items():
-        cells = [row.get("title", run), f"{row['steps']:,}"]
+    rows = [(row.get("title", run), row) for run, row in facts["runs"].items()]
+    for title, row in sorted(rows, key=_place) if shared else rows:
+        cells = [title, f"{row['steps']:,}"]
         cells.append(rounded_up(row["epsilon"], 4, "infinite"))
         if shared:
             cells += [row.get("part", ""), "yes" if row.get("released") else ""]

@@ -170,13 +170,19 @@ def described(command: Callable[..., None], without: tuple[str, ...] = ()) -> Ca
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
-        said = _description({one.name: given.pop(one.name) for one in shared})
-        if (given[own[0].name] is None) == ("data" not in said):
+        options = {one.name: given.pop(one.name) for one in shared}
+        place, data = given[own[0].name], options["data"]
+        if place is not None and data is not None:
+            raise WrongUse(
+                f"'{place}' has its own data and target: leave out --data, or leave out '{place}' "
+                "and describe the table whole, with --data FILE --target COLUMN."
+            )
+        if place is None and data is None:
             raise WrongUse(
                 "Give data with --data, such as a table with --data FILE --target COLUMN, or a "
-                "recipe or a run's folder, as in 'plumbline train demo-untuned'; one of the two."
+                "recipe or a run's folder, as in 'plumbline train demo-untuned'."
             )
-        command(description=said, **given)
+        command(description=_description(options), **given)
 
     parameters = [own[0], *shared, *own[1:]]
     called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

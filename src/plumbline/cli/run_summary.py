@@ -67,6 +67,7 @@ def settle(
 def show_run(found: Trained, json_: bool, page: Path | None = None) -> None:
     """A finished run: metrics by group, the guarantee in short, and where to go on."""
     from plumbline.experiments.deciding import threshold_words
+    from plumbline.experiments.table_remarks import positive_words
     from plumbline.experiments.together import totals_beside
     from plumbline.fairness import NOT_COVERED, remarks
 
@@ -80,7 +81,9 @@ def show_run(found: Trained, json_: bool, page: Path | None = None) -> None:
     report = result.report
     shown = fitting(report)
     console.print(by_group(report, shown))
-    for sentence in (*others(report, shown), f"({NOT_COVERED})"):
+    positive = positive_words(found.spec.recipe.data, result.classes)
+    said = [*([positive] if positive else []), *others(report, shown), f"({NOT_COVERED})"]
+    for sentence in said:
         show(sentence)
     console.print()
     if result.threshold is not None:

@@ -149,7 +149,8 @@ def names_in(given: Iterable[str]) -> list[str]:
     return [name.strip() for text in given for name in next(csv.reader([text]), [""]) or [""]]
 
 
-def _target(given: list[str]) -> str:
+def one_target(given: list[str]) -> str:
+    """The column to predict, of which there is one."""
     if len(given) > 1:
         raise WrongUse(
             f"--target is given {len(given)} times; a model predicts one column. Make a run for "
@@ -233,7 +234,7 @@ def _separator(given: str) -> str:
 
 
 _READ: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "target": ("target", _target),
+    "target": ("target", one_target),
     "sensitive": ("sensitive", names_in),
     "drop": ("drop", names_in),
     "categorical": ("categorical", names_in),

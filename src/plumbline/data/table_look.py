@@ -28,7 +28,7 @@ from plumbline.data.table_files import (
     existing,
     open_table,
 )
-from plumbline.data.table_schema import NUMBER, Schema
+from plumbline.data.table_schema import CATEGORY, NUMBER, Column, Schema
 from plumbline.data.table_tally import MANY_CLASSES, ColumnTally, Tally, as_groups, as_target
 from plumbline.registry import unknown
 
@@ -45,6 +45,7 @@ class TableLook:
         options: What says so on the command line.
         target, sensitive: As they were given.
         classes: How many rows each class has, if there are few.
+        stuck: Whether something is wrong that no option mends.
     """
 
     path: Path | None
@@ -55,6 +56,7 @@ class TableLook:
     target: str | None
     sensitive: tuple[str, ...]
     classes: Mapping[str, int]
+    stuck: bool
 
     @property
     def schema(self) -> Schema:
@@ -130,6 +132,8 @@ def look_at(
         DataError: If the file cannot be read at all.
     """
     known, ragged = schema or Schema(), list[int]()
+    if target is not None and known[target].kind == CATEGORY and not known[target].complete:
+        known = known.with_columns({target: Column()})  # look whether it holds amounts
     gaps = set(missing_values)
     form = form or CsvForm()
     path = existing(source) if isinstance(source, str | Path) else None
@@ -184,6 +188,7 @@ def look_at(
     return TableLook(
         path, rows, tuple(columns), tuple(problems), options, target, tuple(sensitive),
         dict((classes or Counter()).most_common()) if few else {},
+        bool(ragged) or bare or any(c.wrong and not (c.remark or c.options) for c in columns),
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from plumbline.data.numbers import numbers_of
 from plumbline.data.table_counts import reader_of
 from plumbline.data.table_dates import ORDERS, Order, days_of
 from plumbline.data.table_schema import CATEGORY, DATE, HASH, NUMBER, TEXT, Column
+from plumbline.data.table_target import in_class_order, is_yes_no
 
 KEPT = 5_000
 """How many different cells of a column are kept."""
@@ -28,10 +29,6 @@ _MOSTLY, _ALL_BUT = 0.5, 0.95  # shares of a column's cells
 _SOME = 50  # cells that tell whether the others are worth a try as dates
 _FEW = 30  # rows of a group that is hard to judge by
 _WORDS = 3  # of a cell, on average, from which on it is text
-_YES_NO = [
-    {"yes", "no"}, {"y", "n"}, {"true", "false"}, {"t", "f"}, {"1", "0"}, {"on", "off"},
-    {"ja", "nein"}, {"ja", "nee"}, {"oui", "non"}, {"si", "no"}, {"sí", "no"}, {"1.0", "0.0"},
-]  # fmt: skip
 _MARKERS = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-", "--", ".", "missing"}
 _SURELY = {"na", "n/a", "#n/a", "nan", "null", "?"}
 _GAP = "--missing-value"
@@ -161,13 +158,13 @@ class Tally:
 
     def _taken(self, found: ColumnTally) -> ColumnTally:
         name, kept = self.name, self._kept
-        if (words := {cell.casefold() for cell in kept}) and words in _YES_NO:
-            values = sorted(kept)
+        if is_yes_no(kept):
+            values = in_class_order(kept)
             return replace(
                 found,
                 kind="yes or no",
                 options=(("--categories", f"{name}={','.join(values)}"),),
-                column=Column(CATEGORY, categories=tuple(values)),
+                column=Column(CATEGORY, categories=values),
             )
         if orders := self._orders():
             return self._dated(found, orders)
@@ -241,17 +238,22 @@ class Tally:
         number = found.kind == "number"
         if not number:  # "none" and "-" may well be categories
             marks = [cell for cell in marks if cell.casefold() in _SURELY]
+        odd = self._odd if number else 0
+        if marks:  # of a column with very many values, not all are counted
+            odd = 0 if self._full else odd - sum(self._kept[mark] for mark in marks)
+        words = f"{odd:,} of its cells {'is no number' if odd == 1 else 'are no numbers'}"
         if marks:
+            also = f", and {words}, which counts as missing too" if odd else ""
             return found.noting(
-                f"some cells say {' or '.join(marks)}, as if a value were missing",
+                f"some cells say {' or '.join(marks)}, as if a value were missing{also}",
                 f"Say so: {' '.join(f'{_GAP} {shlex.quote(mark)}' for mark in marks)}.",
                 *((_GAP, mark) for mark in marks),
             )
-        if number and self._odd:
+        if odd:
             advice = (
                 f"They count as missing; if they are categories, say --categorical {self.name}."
             )
-            return found.noting(f"{self._odd:,} of its cells are no numbers", advice, remark=True)
+            return found.noting(words, advice, remark=True)
         return found
 
     def _share(self, holds: Callable[[str], object]) -> float:
@@ -277,14 +279,16 @@ def as_target(found: ColumnTally) -> ColumnTally:
         return plain.noting("the target has one value only", "There is nothing to learn from it.")
     if different > MANY_CLASSES:
         what, advice = "values", "Predict a column of classes, or group its values first."
+        mended = known
         if found.kind == "number":
-            what = "numbers"
+            what, mended = "numbers", (*known, ("--task", "regression"))
             advice = "Say --task regression to predict the number, or group its values first."
-        many = _many(found.different)
-        return plain.noting(f"the target has {many} different {what}, which are no classes", advice)
+        wrong = f"the target has {_many(found.different)} different {what}, which are no classes"
+        return plain.noting(wrong, advice, *mended)
     if found.missing:
+        options = found.options if found.kind == "yes or no" else known
         words = f"{_rows(found.missing)} the target"
-        return plain.noting(words, _LEFT_OUT, remark=True, column=found.column)
+        return plain.noting(words, _LEFT_OUT, *options, remark=True, column=found.column)
     if found.kind == "yes or no":
         return replace(plain, options=found.options, column=found.column)
     return plain

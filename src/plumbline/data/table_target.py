@@ -8,7 +8,7 @@ its cells are numbers of many values, which is refused: they may be amounts. A n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,8 +24,30 @@ from plumbline.data.table_schema import CATEGORY, NUMBER, Column, Kind
 
 Task = Literal["classification", "regression"]
 TASKS = ("classification", "regression")
+_NO_YES = (
+    ("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("0.0", "1.0"),
+    ("off", "on"), ("nein", "ja"), ("nee", "ja"), ("nej", "ja"), ("non", "oui"), ("no", "si"),
+    ("no", "sí"), ("no", "sì"), ("não", "sim"), ("nie", "tak"), ("negative", "positive"),
+)  # fmt: skip
 MANY = 10
 """So many different numbers are still taken for classes without a word."""
+
+
+def is_yes_no(values: Iterable[str]) -> bool:
+    """Whether these are the words for yes and no, in some language."""
+    return _no_and_yes(values) is not None
+
+
+def in_class_order(values: Iterable[str]) -> tuple[str, ...]:
+    """Values by name; but yes after no, since the second of two classes is the positive one."""
+    ordered = sorted(values)
+    words = _no_and_yes(ordered)
+    return tuple(sorted(ordered, key=lambda value: words.index(value.casefold()) if words else 0))
+
+
+def _no_and_yes(values: Iterable[str]) -> tuple[str, str] | None:
+    found = {value.casefold() for value in values}
+    return next((words for words in _NO_YES if set(words) == found), None)
 
 
 def is_number(options: Mapping[str, Any]) -> bool:

@@ -42,7 +42,7 @@ from plumbline.data.table_schema import (
     Schema,
     declared,
 )
-from plumbline.data.table_target import TASKS, Task, as_target, require_classes
+from plumbline.data.table_target import TASKS, Task, as_target, in_class_order, require_classes
 from plumbline.registry import unknown
 
 MOST_CLASSES, MOST_GROUPS, MOST_CATEGORIES = 100, 30, 200
@@ -395,7 +395,7 @@ def described(path: TableSource, *, from_data: bool = False, form: CsvForm | Non
         if known.kind in MEASURED:
             found[name] = replace(known, range=(column.low, column.high), fill=column.median())
         elif len(column.categories) <= MOST_CATEGORIES:
-            found[name] = replace(known, categories=tuple(sorted(column.categories)))
+            found[name] = replace(known, categories=in_class_order(column.categories))
     return Schema(found, counts.rows)
 
 
@@ -481,7 +481,7 @@ def _taken(plan: TablePlan, name: str, column: ColumnCounts) -> Column:
     if name == plan.target:
         advice = "Give a column of classes; of numbers, say --task regression"
         use, most = "the target", MOST_CLASSES
-    values = tuple(sorted(column.categories))
+    values = in_class_order(column.categories)
     if len(values) > most:
         raise TableError(
             f"The column '{name}' is {use} and has {len(values):,} different values; at most "

@@ -49,7 +49,9 @@ def check_decision(recipe: Recipe, classes: Sequence[str]) -> None:
 
 def threshold_words(threshold: float, classes: Sequence[str], *, chosen: bool) -> str:
     """What a threshold decides, in a sentence."""
-    how = " (chosen on rows that were not trained on)" if chosen else ""
+    how = (
+        " (chosen on rows that are not trained on, which epsilon does not cover)" if chosen else ""
+    )
     return f"{classes[1]} is predicted from a probability of {threshold:.3g}{how}."
 
 

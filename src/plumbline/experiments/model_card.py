@@ -159,7 +159,8 @@ def _remarks(found: Verification) -> str:
         if (threshold := result.get("threshold")) is not None:
             chosen = found.claim.spec.chosen_on > 0
             said.insert(0, threshold_words(threshold, result["classes"], chosen=chosen))
-        said += table_remarks(found.claim.spec.data, result.get("rows"))
+        classes = result.get("classes", ())
+        said += table_remarks(found.claim.spec.data, result.get("rows"), classes)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise NoCard(
             f"No card: the metrics in {found.claim.folder / 'result.json'} cannot be read."

@@ -10,7 +10,7 @@ Two questions about the training rows, answered with Gaussian noise, as one rele
    that of the question divided by w. The target weighs as much as all the others together, since
    no run can do without its classes; the others weigh 1 (sqrt(k + m + 1), were all weights equal).
 
-Kept are the categories whose noisy count passes 1 + std * Phi^-1(1 - delta' / k), sorted by name. A
+Kept are the categories whose noisy count passes 1 + std * Phi^-1(1 - delta' / k), by name. A
 category that one record alone has passes with a probability of at most delta' / k; the k of them
 together cost delta' / (1 - delta') of delta. The range of a numeric column goes over the bins that
 seem to hold numbers (``noisy_ranges``). A missing cell is filled by the middle of the bin that has
@@ -34,6 +34,7 @@ from torch import Tensor
 
 from plumbline.data.table_counts import NUMBERS, ColumnCounts, Counts
 from plumbline.data.table_schema import CATEGORY, MEASURED, NUMBER, Column, Kind, Schema
+from plumbline.data.table_target import in_class_order
 from plumbline.data.tables import TablePlan
 from plumbline.experiments.noisy_ranges import deviations, held_bins
 from plumbline.mechanism.accountant import Accountant
@@ -250,7 +251,7 @@ class _Noisy:
         }
         kept = {value: times for value, times in noisy.items() if times > limit}
         fill = column.column.fill or max(kept, key=kept.__getitem__, default=None)
-        known = replace(column.column, kind=CATEGORY, categories=tuple(kept))
+        known = replace(column.column, kind=CATEGORY, categories=in_class_order(kept))
         return replace(known, fill=fill if fill in kept else None)
 
     def range(self, name: str, column: ColumnCounts) -> Column:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 
-from plumbline.experiments.recipe import RecipeError, require_known
+from plumbline.experiments.recipe import RecipeError
 
 
 def folder() -> Path:
@@ -24,7 +25,12 @@ def find(name: str) -> Path:
         return given
     if given.suffix == ".toml":
         raise RecipeError(f"There is no recipe file {name}.")
-    require_known("recipe", name, names())
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), 1)
+        what = "is a folder without a run" if given.is_dir() else "is no folder, file or recipe"
+        hint = f"Give a run's folder, a recipe's file, or the name of one in {folder()}, as 'demo'."
+        hint = f"Did you mean '{near[0]}'?" if near else hint
+        raise RecipeError(f"'{name}' {what}. {hint}")
     return folder() / f"{name}.toml"
 
 

@@ -204,8 +204,26 @@ def is_run(folder: Path) -> bool:
     return path.is_file() and "methods" not in read_json(path)
 
 
+def only_study(folder: Path) -> Path:
+    """The folder itself, or the only run's or comparison's below it, as ``--out`` leaves them.
+
+    Raises:
+        FileError: If there are several.
+    """
+    if (folder / RECIPE).is_file():
+        return folder
+    for place in ("*", "*/*"):
+        found = [path.parent for path in sorted(folder.glob(f"{place}/{RECIPE}"))]
+        if len(found) > 1:
+            names = ", ".join(map(str, found[:3]))
+            raise FileError(f"{folder} holds {len(found)} runs; give one of them, such as {names}.")
+        if found:
+            return found[0]
+    return folder
+
+
 def runs_in(folder: Path) -> list[Path]:
-    """The folders of the runs: the folder itself, or those in it.
+    """The folders of the runs: the folder itself, those in it, or of the only experiment in it.
 
     Raises:
         FileError: If there are none.
@@ -215,6 +233,8 @@ def runs_in(folder: Path) -> list[Path]:
     if is_run(folder):
         return [folder]
     runs = [one for one in sorted(folder.iterdir()) if one.is_dir() and is_run(one)]
+    if not runs and (below := only_study(folder)) != folder:
+        return runs_in(below)
     if not runs:
         read_spec(folder)  # which says what is missing
     return runs

@@ -76,12 +76,14 @@ def _refuse(
     advice = [declaring(name, schema[name]) for name in listed[:_LISTED]]
     advice += ["and so on for the other columns"] if len(listed) > _LISTED else []
     rows = max(_least(plan, question, name) for name in listed)
+    open_kind = any(schema[name].kind is None for name in listed[:_LISTED])
+    numbers = " (--range COLUMN=LOW:HIGH for one of numbers)" if open_kind else ""
     found, paid = ("was found", ", which is spent") if spent else ("can be found", "")
     raise TableError(
         f"Too little of {plan.source.title} {found} privately for a twentieth of epsilon{paid}: a "
         f"value shows if some {float(f'{rows:.2g}'):,.0f} training rows have it, and with three "
         f"times the epsilon if a third of these do.{'' if spent else ' Nothing was charged.'} "
         f"Declare what you know: add {' '.join(advice)} to the command, with the table's own "
-        "values, or a schema (`plumbline data schema` writes one). Or take it from the rows as "
-        "they are (--from-data), which epsilon does not cover."
+        f"values{numbers}, or a schema (`plumbline data schema` writes one). Or take it from the "
+        "rows as they are (--from-data), which epsilon does not cover."
     )

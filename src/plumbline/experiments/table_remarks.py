@@ -1,12 +1,13 @@
 """What a reader of a table's results must know: the same in the console, on the page and card.
 
-Which values of the target are one class, and how many rows take no part. What is said of rows is of
-test rows alone, as all results are: how many training rows take part is not told.
+Which class is positive, which values of the target are one class, and how many rows take no part.
+What is said of rows is of test rows alone, as all results are: how many training rows take part is
+not told.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from plumbline.data.table_records import with_others
 from plumbline.data.table_schema import Column
@@ -14,14 +15,29 @@ from plumbline.experiments.recipe import DataPart
 from plumbline.experiments.schema_checks import declaring
 
 
-def table_remarks(part: DataPart, rows: Mapping[str, int] | None) -> list[str]:
-    """Sentences; none where every value is a class of its own and all test rows take part.
+def table_remarks(
+    part: DataPart, rows: Mapping[str, int] | None, classes: Sequence[str] = ()
+) -> list[str]:
+    """Sentences, as far as there is something to say.
 
     Args:
         part: The data of a run, with what was found.
         rows: How many test rows there are, and how many are left out: ``RunResult.rows``.
+        classes: The classes' names, of a run that is finished: ``RunResult.classes``.
     """
-    return [one for one in (_others(part), _left_out(rows)) if one is not None]
+    said = (positive_words(part, classes), _others(part), _left_out(rows))
+    return [one for one in said if one is not None]
+
+
+def positive_words(part: DataPart, classes: Sequence[str]) -> str | None:
+    """Says which of two classes the true positives and the average precision are of."""
+    if part.name != "table" or len(classes) != 2:
+        return None
+    target = part.options.get("target", "")
+    return (
+        f"Positive is {target} = {classes[1]}, the class that is named last (--categories "
+        f"{target}={','.join(classes)})."
+    )
 
 
 def _others(part: DataPart) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from plumbline.experiments.charged_runs import ChargedRun, ChargedRuns, runs_beside
 from plumbline.experiments.recipe import BudgetPart
-from plumbline.formats import listed
+from plumbline.formats import listed, tiny
 from plumbline.mechanism.accountant import Accountant, Relation, epsilon
 from plumbline.mechanism.ledger_format import Limit, seed_mark
 from plumbline.mechanism.release import Release, Selection, StepRelease
@@ -99,7 +99,7 @@ class Total:
     def cost(self) -> str:
         """The bound, in words."""
         shown = f"at most epsilon {rounded_up(self.epsilon)}"
-        return f"{shown} (delta {self.delta:g}, by {self.accountant.upper()})"
+        return f"{shown} (delta {tiny(self.delta)}, by {self.accountant.upper()})"
 
     def to_json(self) -> dict[str, Any]:
         """As plain values; what has no bound has no number."""
@@ -144,7 +144,9 @@ class Totals:
     def released_words(self) -> str:
         """What the released models cost."""
         total, limit = self.released, self.limit
-        most = "" if limit is None else f" The limit is epsilon {limit[0]:g} (delta {limit[1]:g})."
+        most = (
+            "" if limit is None else f" The limit is epsilon {limit[0]:g} (delta {tiny(limit[1])})."
+        )
         if not total.runs:
             return f"No model {self.where} is marked as released.{most}"
         one = total.runs == 1

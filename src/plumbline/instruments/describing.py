@@ -37,7 +37,7 @@ from plumbline.experiments.recipe import (
     wrong_fields,
 )
 from plumbline.experiments.recipes import find
-from plumbline.experiments.run_spec import is_run, read_spec, width_of
+from plumbline.experiments.run_spec import is_run, only_study, read_spec, width_of
 from plumbline.experiments.settling import table_plan
 from plumbline.mechanism.accountant import Accountant
 from plumbline.mechanism.calibration import Budget
@@ -206,9 +206,10 @@ def comparison_of(
     What was found privately about the data is not asked for again. Methods, seeds and trials are
     those of a comparison, and the network that of the run where it is not the usual one.
     """
-    if recipe is None or isinstance(recipe, Recipe) or not is_run(Path(recipe)):
+    place = None if recipe is None or isinstance(recipe, Recipe) else only_study(Path(recipe))
+    if place is None or not is_run(place):
         return recipe_of(recipe, **description)
-    run = read_spec(Path(recipe)).recipe
+    run = read_spec(place).recipe
     same: Description = {
         "data": run.data,
         "loss": run.loss.name,
@@ -251,9 +252,8 @@ def row_named(recipe: Recipe, method: Any) -> MethodPart:
 
 def _read(place: str | os.PathLike[str]) -> Recipe:
     """A recipe from its file, by its name, or of the run in a folder."""
-    if is_run(Path(place)):
-        return read_spec(Path(place)).recipe
-    return Recipe.read(find(os.fspath(place)))
+    folder = only_study(Path(place))
+    return read_spec(folder).recipe if is_run(folder) else Recipe.read(find(os.fspath(place)))
 
 
 def _described(given: Description) -> Recipe:

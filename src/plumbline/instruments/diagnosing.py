@@ -15,7 +15,7 @@ from plumbline.experiments.files import FileError
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.probing import keep_reading
 from plumbline.experiments.recipe import ProbePart, Recipe, RecipeError
-from plumbline.experiments.run_spec import RunSpec
+from plumbline.experiments.run_spec import RunSpec, only_study
 from plumbline.experiments.running import run, started
 from plumbline.experiments.settling import settled
 from plumbline.instruments.describing import METHOD, Description, recipe_of, row_named
@@ -97,6 +97,7 @@ def diagnose(
 def _of_folder(
     folder: Path, method: Any, records: int = 256, measure: Sequence[str] = MEASURE
 ) -> Diagnosis:
+    folder = only_study(folder)
     study = read(folder)
     title = _title(study, method)
     where = folder if study.single else folder / study.runs[title][0].result.folder

@@ -108,7 +108,7 @@ class SharedLedger(Ledger):
             spent, cost = math.inf, "more than can be bounded, since the noise comes from a seed,"
         if not spent <= most:
             others = len(self.released)
-            beside = f", with the {others} that are," if others else ""
+            beside = f", with the {others} released already," if others else ""
             raise BudgetExceeded(
                 f"the model could not be released: it would cost{beside} {cost} at delta "
                 f"{delta:g}, and the limit of ledger {self.path} is epsilon {most:g}. A run "

@@ -24,6 +24,22 @@ def cell(estimate: Estimate | None, scale: float, digits: int) -> str:
     return written(estimate.mean, estimate.standard_error, digits)
 
 
+def error_bars(
+    values: Sequence[float], widths: Sequence[float], within: tuple[float, float]
+) -> dict[str, Any]:
+    """Bars about values, which end where no value can be: those of two seeds are very wide."""
+    least, most = within
+    ends = list(zip(values, widths, strict=True))
+    return {
+        "type": "data",
+        "array": [min(width, max(0.0, most - value)) for value, width in ends],
+        "arrayminus": [min(width, max(0.0, value - least)) for value, width in ends],
+        "symmetric": False,
+        "width": 0,
+        "visible": any(widths),
+    }
+
+
 def by_method(
     study: Study,
     name: str,
@@ -36,7 +52,7 @@ def by_method(
     titles: Sequence[str],
     scale: float,
     digits: int,
-    most: float = math.inf,
+    within: tuple[float, float] = (-math.inf, math.inf),
     **layout: Any,
 ) -> Figure:
     """One mark per method and series, the series of a method below each other.
@@ -52,7 +68,7 @@ def by_method(
         titles: The methods.
         scale: By which estimates are multiplied.
         digits: After the point, under the pointer.
-        most: The largest value that there can be, where intervals end.
+        within: The least and the largest value that there can be, where intervals end.
         layout: Added to plotly's.
     """
     traces: list[dict[str, Any]] = []
@@ -68,16 +84,7 @@ def by_method(
         widths = [width for *_, width in known]
         hover = f"%{{x:.{digits}f}} ± %{{customdata:.{digits}f}}"
         symbol = "circle" if place is None else f.group_symbol(place)
-        bars = {
-            "type": "data",
-            "array": [min(width, most - value) for _, value, width in known],
-            "arrayminus": widths,
-            "symmetric": False,
-            "color": tint,
-            "thickness": 2,
-            "width": 0,
-            "visible": any(widths),
-        }
+        bars = {**error_bars(x, widths, within), "color": tint, "thickness": 2}
         marks = f.marks(label, x, y, tint, hover, symbol=symbol)
         traces.append({**marks, "error_x": bars, "customdata": widths})
     interval = " Lines are 95% intervals of the mean over seeds." if study.seeds > 1 else ""

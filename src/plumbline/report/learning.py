@@ -74,6 +74,12 @@ def no_better_than_nothing(study: Study) -> str:
     return " ".join(one for one in (*said, small_words(first)) if one)
 
 
+def nothing_learned(study: Study) -> bool:
+    """Whether no method of a comparison beats the simplest model, nor ranks records."""
+    poor = all(not_better(study.row(title).seeds) is not None for title in study.titles)
+    return poor and not study.single and telling(study) != AUC
+
+
 def _not_better_together(study: Study, titles: Sequence[str]) -> str:
     """One sentence for several methods that do not beat the simplest model."""
     who = listed(titles)
@@ -105,7 +111,7 @@ def _decided(study: Study) -> str | None:
     no, yes = (f"“{name}”" for name in classes)
     advice = ""
     if needs_threshold(report):
-        advice = " Another threshold finds more of them (--threshold auto)."
+        advice = f" Another threshold finds more that are {yes} (--threshold auto)."
     if mean_of(study, study.titles[0], MOST_PREDICTED) == 1.0:
         given = no if found == 0 else yes
         return f"It gives all test records the same class, {given}.{advice}"

@@ -19,6 +19,7 @@ from typing import Any
 
 from plumbline.diagnostics import NOT_COVERED
 from plumbline.experiments.files import make_folder, write_text
+from plumbline.experiments.run_spec import only_study
 from plumbline.report import verdict
 from plumbline.report.bundle import plotly
 from plumbline.report.next_steps import next_steps
@@ -58,8 +59,9 @@ def write(folder: str | os.PathLike[str], path: str | os.PathLike[str] | None = 
         ValueError: If there is no finished run in the folder.
         FileError: If the page cannot be written; says what to do.
     """
-    text = page(read(folder))
-    target = Path(folder) / FILE if path is None else Path(path)
+    home = only_study(Path(folder))
+    text = page(read(home))
+    target = home / FILE if path is None else Path(path)
     make_folder(target.parent)
     write_text(target, text)
     return target

@@ -23,10 +23,12 @@ from plumbline.experiments.named_code import check_recipe
 from plumbline.experiments.probing import FINAL_FILE, readings_of
 from plumbline.experiments.recipe import MethodPart, Recipe
 from plumbline.experiments.run_result import RunResult, read_result
-from plumbline.experiments.run_spec import RunSpec, is_run, read_spec
+from plumbline.experiments.run_spec import RunSpec, only_study, read_spec
 from plumbline.experiments.table_remarks import table_remarks
 from plumbline.experiments.together import Totals, totals_beside
 from plumbline.fairness.evaluating import BY_NAME, NUMBERS, OWN_UNIT
+from plumbline.fairness.metrics import LOSS
+from plumbline.fairness.regression import R2
 from plumbline.fairness.remarks import beside_main
 from plumbline.report.section import Html
 
@@ -35,12 +37,14 @@ NONPRIVATE = "nonprivate"
 
 
 class Shown(NamedTuple):
-    """How a metric is shown: its name, by what it is multiplied, its unit, and the digits."""
+    """How a metric is shown: its name, by what it is multiplied, its unit, digits and range."""
 
     title: str
     scale: float
     unit: str
     digits: int
+    least: float = 0.0
+    most: float = math.inf
 
     @property
     def axis(self) -> str:
@@ -55,7 +59,9 @@ def shown_metric(name: str) -> Shown:
     title = title[0].upper() + title[1:]
     if name in OWN_UNIT:
         return Shown(title, 1.0, "", 1)
-    return Shown(title, 1.0, "", 3) if name in NUMBERS else Shown(title, 100.0, "%", 1)
+    if name in NUMBERS:
+        return Shown(title, 1.0, "", 3, most=math.inf if name == LOSS else 1.0)
+    return Shown(title, 100.0, "%", 1, least=-math.inf if name == R2 else 0.0, most=100.0)
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,8 @@ class Study:
     @property
     def table_remarks(self) -> list[Html]:
         """What is said of a table's classes and rows; of several seeds, of the first one's rows."""
-        said = table_remarks(self.recipe.data, self.runs[self.titles[0]][0].result.rows)
+        first = self.runs[self.titles[0]][0].result
+        said = table_remarks(self.recipe.data, first.rows, first.classes)
         return [Html(f"<p>{html.escape(one)}</p>") for one in said]
 
     @property
@@ -216,11 +223,8 @@ def read(folder: str | os.PathLike[str]) -> Study:
     Raises:
         ValueError: If there is no finished run in it.
     """
-    root = Path(folder)
+    root = only_study(Path(folder))
     path = root / RECIPE
-    runs = [one for one in sorted(root.glob("*")) if one.is_dir() and is_run(one)]
-    if not path.is_file() and len(runs) == 1:
-        return _single(runs[0])
     if not path.is_file():
         raise ValueError(
             f"{root} has no {RECIPE}; give the folder of a comparison or of a run, as `plumbline "

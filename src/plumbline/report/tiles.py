@@ -41,9 +41,11 @@ def _of_run(study: Study) -> Iterator[Tile]:
         yield Tile("error (RMSE)", written(RMSE, overall[RMSE]), base, covered=False)
     else:
         base = f"one class for all: {percent(baseline_of(seeds.overall))}"
-        yield Tile("accuracy", percent(overall[study.main]), base, covered=False)
+        utility = [Tile("accuracy", percent(overall[study.main]), base, covered=False)]
         if finite(overall.get(AUC)) is not None:
-            yield Tile("AUC", written(AUC, overall[AUC]), "0.5 is guessing", covered=False)
+            auc = Tile("AUC", written(AUC, overall[AUC]), "0.5 is guessing", covered=False)
+            utility.insert(0 if telling(study) == AUC else 1, auc)
+        yield from utility
     yield _privacy(study)
     if study.groups and (gap := largest_gap(seeds)) is not None:
         name, size, between = gap

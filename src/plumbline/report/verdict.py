@@ -29,6 +29,7 @@ from plumbline.report.learning import (
     learned,
     mean_of,
     no_better_than_nothing,
+    nothing_learned,
     ranking,
     ranking_cost,
     telling,
@@ -44,10 +45,11 @@ _FEW = 0.005
 
 def words(study: Study) -> list[str]:
     """Two to six sentences or short paragraphs, the most important first."""
+    first = [_cost(study), no_better_than_nothing(study), _settings(study)]
+    if nothing_learned(study):
+        first = [f"{first[1]} So what privacy costs cannot be told here."]
     said = [
-        _cost(study),
-        no_better_than_nothing(study),
-        _settings(study),
+        *first,
         _clipping(study),
         _best(study),
         epsilons(study),

@@ -31,7 +31,7 @@ STAYS = {
     "account.json": "names the ledgers that the run shares with others: files of this machine",
     "result.json": "exact metrics of held-out records: epsilon does not cover them",
     "metrics.jsonl": "exact metrics along the run: epsilon does not cover them",
-    "diagnostics.jsonl": "measured on exact gradients: epsilon does not cover it",
+    "diagnos*.jsonl": "measured on exact gradients: epsilon does not cover it",
     "recipe.json": "names files of this machine, and the seed",
     "versions.json": "what the run was made with: in model.json",
     "manifest.json": "hashes of all of these, by which a guess of one can be tested",

@@ -10,7 +10,7 @@ from plumbline.fairness.metrics import AUC
 from plumbline.fairness.remarks import baseline_of
 from plumbline.mechanism.statement import how_often_right
 from plumbline.report import figures as f
-from plumbline.report.estimates import cell
+from plumbline.report.estimates import cell, error_bars
 from plumbline.report.learning import best_at_epsilons, in_order
 from plumbline.report.measured import half_width, mean
 from plumbline.report.reading import Study
@@ -85,7 +85,7 @@ def figure(study: Study, metric: str, name: str | None = None) -> Figure:
             drawn = f.path(title, xs, ys, tint, hover, dash=f.dash(study, title))
             widths = [scale * (half_width(one) or 0.0) for one in known.values()]
             drawn |= {"mode": "lines+markers", "marker": {"color": tint, "size": 8}}
-            bars = {"type": "data", "array": widths, "visible": any(widths), "width": 0}
+            bars = error_bars(ys, widths, (shown.least, shown.most))
             drawn["error_y"] = {**bars, "thickness": 1.5, "color": f"{tint}/55"}
         else:  # a line across, whatever the epsilon
             across = _ends(study) if known else []

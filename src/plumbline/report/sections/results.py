@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from plumbline.fairness import NOT_COVERED
@@ -48,7 +47,7 @@ def headline(study: Study) -> Figure:
 def _figure(
     study: Study, metric: str, name: str | None = None, groups: Sequence[str] | None = None
 ) -> Figure:
-    shown, scale, unit, digits = study.metrics[metric]
+    shown, scale, _, digits, *within = study.metrics[metric]
     seeds = {title: study.row(title).seeds for title in study.titles}
     series = {ALL: [own.overall[metric] for own in seeds.values()]} | {
         group: [own.by_group[group][metric] for own in seeds.values()]
@@ -74,7 +73,7 @@ def _figure(
         titles=study.titles,
         scale=scale,
         digits=digits,
-        most=100.0 if unit else math.inf,
+        within=(within[0], within[1]),
         shapes=rules,
     )
 
