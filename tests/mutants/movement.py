@@ -94,7 +94,7 @@ MUTANTS = (
         "clipping/flat.py",
         "def sensitivity(self) -> float:\n        return self.clip",
         "def sensitivity(self) -> float:\n        return self.clip / 2",
-        (f"{_CONTRACT}[Flat]",),
+        (f"{_CONTRACT}[Flat-few]",),
     ),
     Mutant(
         "sensitivity of normalised gradients",
@@ -102,7 +102,7 @@ MUTANTS = (
         "clipping/automatic.py",
         "return 1.0",
         "return 0.5",
-        (f"{_CONTRACT}[Normalised]",),
+        (f"{_CONTRACT}[Normalised-few]",),
     ),
     Mutant(
         "automatic clipping without the norm's bound",
@@ -110,7 +110,7 @@ MUTANTS = (
         "clipping/automatic.py",
         "self.clip / (norms + self.stability)",
         "self.clip / (norms - self.stability).clamp(min=self.stability)",
-        (f"{_CONTRACT}[Automatic]",),
+        (f"{_CONTRACT}[Automatic-few]",),
     ),
     Mutant(
         "sensitivity of averaged clipping",
@@ -118,7 +118,7 @@ MUTANTS = (
         "clipping/averaged.py",
         "return 2 * self.clip",
         "return self.clip",
-        (f"{_CONTRACT}[Averaged]",),
+        (f"{_CONTRACT}[Averaged-few]",),
     ),
     Mutant(
         "buckets by place",
@@ -134,7 +134,7 @@ MUTANTS = (
         "clipping/global_scaling.py",
         "(norms <= self.bound).to(norms) * (self.clip / self.bound)",
         "torch.full_like(norms, self.clip / self.bound)",
-        (f"{_CONTRACT}[Global]",),
+        (f"{_CONTRACT}[Global-few]",),
     ),
     Mutant(
         "records beyond the adaptive bound are not clipped",
@@ -142,7 +142,7 @@ MUTANTS = (
         "clipping/global_scaling.py",
         "self.clip / torch.clamp(norms, min=self.bound)",
         "torch.full_like(norms, self.clip / self.bound)",
-        (f"{_CONTRACT}[GlobalAdapt]",),
+        (f"{_CONTRACT}[GlobalAdapt-few]",),
     ),
     Mutant(
         "layers that share no bound",
@@ -158,7 +158,7 @@ MUTANTS = (
         "clipping/per_layer.py",
         "math.hypot(*self.clip.values())",
         "max(self.clip.values())",
-        (f"{_CONTRACT}[PerLayer]",),
+        (f"{_CONTRACT}[PerLayer-few]",),
     ),
     Mutant(
         "groups' noise by the base bound",
@@ -166,7 +166,7 @@ MUTANTS = (
         "clipping/groups.py",
         "return max(self.bounds)",
         "return self.clip",
-        (f"{_CONTRACT}[PerGroup]",),
+        (f"{_CONTRACT}[PerGroup-few]",),
     ),
     Mutant(
         "sensitivity of the first quantile",
