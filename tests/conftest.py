@@ -18,6 +18,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from plumbline.registry import Registry
+from tests import covering
 
 # A shell without job control starts background jobs with Ctrl-C ignored, and their children
 # inherit that. Tests that send the signal, to this process or a child, need the usual handler.
@@ -48,6 +49,11 @@ def _remove_home() -> None:
 
 for _name in ("STATE", "CONFIG"):
     os.environ[f"PLUMBLINE_{_name}"] = os.path.join(_HOME, _name.lower())
+
+
+@pytest.hookimpl(tryfirst=True)  # before slow tests are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    covering.mark_slow(items)
 
 
 @pytest.fixture(scope="session")

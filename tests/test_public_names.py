@@ -53,6 +53,7 @@ for which, order in {ORDERS!r}.items():
     found[which] = [
         getattr(getattr(pl, name), "__name__", name) for name in order if getattr(pl, name)
     ]
+found["numba"] = [name for name in sys.modules if name == "numba"]
 print(json.dumps(found))
 """
     done = subprocess.run(
@@ -71,6 +72,11 @@ def test_every_package_is_found_first(found: dict[str, list[str]]) -> None:
     assert {first: found[first] for first in PACKAGES} == {
         first: [f"plumbline.{first}"] for first in PACKAGES
     }
+
+
+def test_numba_is_imported_when_a_loop_is_called(found: dict[str, list[str]]) -> None:
+    """It takes half a second, of every process."""
+    assert found["numba"] == []
 
 
 def test_a_class_name_means_one_thing() -> None:

@@ -11,7 +11,7 @@ def fields(**changes: Any) -> dict[str, Any]:
         "seeds": [0, 1],
         "baseline": "dpsgd",
         "log_every": 5,
-        "data": {"name": "adult"},
+        "data": {"name": "adult", "options": {"test_fraction": 0.02}},
         "model": {"name": "adult-mlp"},
         "budget": {
             "noise_multiplier": 1.0,

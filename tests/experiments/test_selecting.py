@@ -95,7 +95,8 @@ def ledgers(monkeypatch: pytest.MonkeyPatch) -> list[Releases]:
 def with_row(**own: object) -> Recipe:
     row = {"name": "dpsgd", "settings": {"clip": 0.5}, **own}
     budget = {**BUDGET, "steps": 20, "expected_batch_size": 16_000, "accountant": "rdp"}
-    return Recipe.of(fields(budget=budget, methods=[row], tune={"validation": 0.2}))
+    changes = {"data": {"name": "adult"}, "tune": {"validation": 0.2}}
+    return Recipe.of(fields(budget=budget, methods=[row], **changes))
 
 
 @pytest.mark.parametrize(
@@ -103,8 +104,8 @@ def with_row(**own: object) -> Recipe:
     [
         ({}, 20),
         ({"expected_batch_size": 16, "epochs": 0.02}, 24),
-        ({"expected_batch_size": 64}, 20),
-        ({"epochs": 2.0}, 3),
+        pytest.param({"expected_batch_size": 64}, 20, marks=pytest.mark.slow),
+        pytest.param({"epochs": 2.0}, 3, marks=pytest.mark.slow),
     ],
     ids=["the recipe's sizes", "its own", "its own batch", "its own epochs"],
 )

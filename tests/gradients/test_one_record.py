@@ -254,10 +254,23 @@ KEEPING: dict[str, Step] = {
     "as a gradient": lambda model, x, y: setattr(model.row, "grad", y.detach()),
     "in a closure": lambda model, x, y: setattr(model, "step", lambda *_: y),
 }
+LATER = 3
+"""How many are also tried at a later capture; the slow tests try all."""
 
 
-@pytest.mark.parametrize("step", KEEPING.values(), ids=KEEPING.keys())
-@pytest.mark.parametrize("again", [False, True], ids=["first capture", "later capture"])
+@pytest.mark.parametrize(
+    ("step", "again"),
+    [
+        pytest.param(
+            step,
+            again,
+            id=f"{'later' if again else 'first'} capture-{what}",
+            marks=[pytest.mark.slow] if again and place >= LATER else [],
+        )
+        for again in (False, True)
+        for place, (what, step) in enumerate(KEEPING.items())
+    ],
+)
 def test_a_tensor_that_is_kept_is_refused(step: Step, again: bool) -> None:
     model = Model(lambda model, x, y: None)
     if again:

@@ -115,11 +115,28 @@ def test_every_clipping(kind: type[Clipping], records: list[Neighbourhood]) -> N
     assert checked.farthest["gradient"].share > 0.7  # the records do try the bound
 
 
+def made(name: str) -> Method:
+    return METHODS[name].make(**NAMED.get(name, METHODS[name].example()))
+
+
+def is_only_a_clipping(name: str) -> bool:
+    """Whether a method other than DP-SGD is nothing but a clipping, which has a test of its own."""
+    method = made(name)
+    return name != "dpsgd" and not method.evaluation and method.unbounded_reason is None
+
+
+def slow_where(repeats: Callable[[str], bool]) -> pytest.MarkDecorator:
+    """A test for each method by name; those that repeat what another test shows are slow."""
+    return pytest.mark.parametrize(
+        "name",
+        [pytest.param(name, marks=[pytest.mark.slow] if repeats(name) else []) for name in METHODS],
+    )
+
+
 @on_few_and_many
-@pytest.mark.parametrize("name", METHODS)
+@slow_where(is_only_a_clipping)  # admission has these
 def test_every_named_method(name: str, records: list[Neighbourhood]) -> None:
-    settings = NAMED.get(name, METHODS[name].example())
-    method = METHODS[name].make(**settings)
+    method = made(name)
     if method.unbounded_reason is not None:
         assert_no_bound_is_claimed(method)
     if method.unbounded_reason is None or name in NOISE_FREE:
@@ -208,7 +225,7 @@ def combinations(count: int) -> list[Combination]:
 
 
 DRAWN = sorted(combinations(30), key=lambda one: one.cost)
-FAST = 4
+FAST = 1
 
 
 @on_few_and_many

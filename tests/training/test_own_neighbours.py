@@ -117,6 +117,8 @@ ATTACKS: dict[str, tuple[Callable[[], Classifier], Any]] = {
     "a buffer": (Buffer, CE),
     "a buffer through .data": (ThroughData, CE),
 }
+LOOPED = 2
+"""How many are also tried one record at a time; the slow tests try all."""
 
 
 def private(model: nn.Module, loss: Any = CE, data: Any = None, **settings: Any) -> pl.Private:
@@ -151,8 +153,19 @@ def whole_batch(
     return PerSampleGradients.of(dense, losses.detach())
 
 
-@pytest.mark.parametrize("isolation", ["vmap", "loop"])
-@pytest.mark.parametrize(("model", "loss"), ATTACKS.values(), ids=ATTACKS)
+@pytest.mark.parametrize(
+    ("model", "loss", "isolation"),
+    [
+        pytest.param(
+            *attack,
+            isolation,
+            id=f"{what}-{isolation}",
+            marks=[pytest.mark.slow] if isolation == "loop" and place >= LOOPED else [],
+        )
+        for place, (what, attack) in enumerate(ATTACKS.items())
+        for isolation in ("vmap", "loop")
+    ],
+)
 def test_by_construction_it_is_refused_or_moves_nothing(
     model: Callable[[], Classifier], loss: Any, isolation: str
 ) -> None:

@@ -2,13 +2,15 @@
 
 Digits with a sign and a point, as most cells of a table are: their digits are an integer below
 2^53 and what stands behind the point a power of ten up to 10^22, both exact in float64, so that one
-division rounds as ``float`` does (Clinger 1990). Anything else is left to ``float``. To import this
-is to import numba, which takes half a second.
+division rounds as ``float`` does (Clinger 1990). Anything else is left to ``float``. The first call
+imports numba, which takes half a second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +30,19 @@ def decimals(cells: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.NDArray
     numbers = np.empty(len(cells))
     others = np.empty(len(cells), np.int64)
     text = ("\n".join(cells) + "\n").encode("utf-8", "surrogatepass")
-    count, left = _read(np.frombuffer(text, np.uint8), _TENS, numbers, others)
+    count, left = _compiled()(np.frombuffer(text, np.uint8), _TENS, numbers, others)
     if count != len(cells):  # a cell has several lines
         return numbers, np.arange(len(cells))
     return numbers, others[:left]
 
 
-@compiled("UniTuple(int64, 2)(Array(uint8, 1, 'C', readonly=True), f8[::1], f8[::1], i8[::1])")
+@functools.cache
+def _compiled() -> Callable[..., Any]:
+    """The loop: compiled when it is first needed, since every file of this folder is imported."""
+    types = "Array(uint8, 1, 'C', readonly=True), f8[::1], f8[::1], i8[::1]"
+    return compiled(f"UniTuple(int64, 2)({types})")(_read)
+
+
 def _read(
     text: npt.NDArray[np.uint8],
     tens: npt.NDArray[np.float64],

@@ -50,7 +50,9 @@ def table(text: bytes | str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text if isinstance(text, str) else text.decode())))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", ["two classes", "a number", pytest.param("three classes", marks=pytest.mark.slow)]
+)
 def test_a_csv_file(
     case: str, runs: dict[str, Path], exports: dict[str, Export], new: Path
 ) -> None:

@@ -150,6 +150,7 @@ def test_keys_and_values_of_other_widths(bias: bool, weights: bool, precision: P
     assert_matches_loop(model, inputs, **precision)
 
 
+@pytest.mark.covering
 @PRECISIONS
 @WEIGHTS
 @pytest.mark.parametrize("extra", [False, True], ids=["plain", "keys added"])
@@ -319,6 +320,7 @@ def _encoder(layers: int, **options: Any) -> nn.Module:
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
 
 
+@pytest.mark.covering
 @PRECISIONS
 @pytest.mark.parametrize("layers", [0, 2], ids=["layer", "encoder"])
 @pytest.mark.parametrize("batch_first", [True, False], ids=["batch first", "sequence first"])

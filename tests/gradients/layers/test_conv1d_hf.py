@@ -68,6 +68,7 @@ def test_a_frozen_parameter(frozen: str) -> None:
     assert_matches_loop(model, torch.randn(3, 5, 4))
 
 
+@pytest.mark.covering
 @PRECISIONS
 @SHAPES
 @pytest.mark.parametrize("form", ["@", "torch.matmul", "Tensor.matmul"])

@@ -90,6 +90,7 @@ def test_the_padding_row_gets_no_gradient(padding: int, precision: Precision) ->
     assert not found.materialise()["weight"][:, padding].any()
 
 
+@pytest.mark.covering
 @PRECISIONS
 @pytest.mark.parametrize("kind", [Tokens, Buffered, Sliced, WithLeadingOne, Expanded])
 @pytest.mark.parametrize("records", [3, 1, 6], ids=["", "one record", "records equal positions"])

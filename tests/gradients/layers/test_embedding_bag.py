@@ -70,6 +70,7 @@ def test_weights_per_token(padding: int | None, precision: Precision) -> None:
     assert_matches_loop(Bags("sum", padding=padding), inputs, **precision)
 
 
+@pytest.mark.covering
 @PRECISIONS
 @MODES
 @ENDS

@@ -72,6 +72,7 @@ def _clear_of_kinks(layer: nn.Module, inputs: Tensor, precision: Precision) -> T
     return inputs.abs()
 
 
+@pytest.mark.covering
 @PRECISIONS
 @OPTIONS
 @BATCH_FIRST
@@ -88,6 +89,7 @@ def test_layers(
     assert_matches_loop(model, inputs, **precision, batch_dim=0 if batch_first else 1)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("records", "length"), [(4, 4), (1, 3), (3, 1), (2, 4)], ids=["T == B", "B = 1", "T = 1", "2B"]
 )
@@ -382,6 +384,7 @@ class Unrolled(nn.Module):
         return torch.stack(outputs, 1)
 
 
+@pytest.mark.covering
 @PRECISIONS
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
 @pytest.mark.parametrize("shape", [(3, 5, 4), (4, 4, 4), (1, 2, 4)], ids=str)
