@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.claim_pictures import by_difference, by_verdict
 from plumbline.experiments.files import write_json
 from plumbline.experiments.papers import SIZES, names, read
 from plumbline.experiments.reproducing import Reproduction, read_reproduction, reproduce
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 KEPT = Path(__file__).parent / "results" / "reproductions"
 LEARNED = Path(__file__).parent / "learned.md"
 PAGE = ROOT / "docs" / "reproductions.md"
+IMAGES = ROOT / "docs" / "images"
 METHODS = ROOT / "docs" / "methods"
 MEASURED = "## What we measured"
 HEAD = """# Reproductions
@@ -47,6 +49,13 @@ A row of values is *reproduced* when all of our means are within the tolerance o
 file, *undecided* when one of them misses it by less than two standard errors, and *reproduced in
 direction only* when they lie on the published side of the reference row. The intervals of step
 times are the quartiles of a race.
+"""
+PICTURES = """![The papers' claims by verdict](images/claims-by-verdict.svg)
+
+Each line below is the interval of one claim that states a difference, of the part that its verdict
+hangs on. The unit is the difference claimed. Lines are cut at the ends of the axis.
+
+![Measured differences in units of those claimed](images/claims-by-difference.svg)
 """
 
 
@@ -72,7 +81,12 @@ def main() -> None:
 def pages() -> dict[Path, str]:
     """The text of every page that is written from kept results."""
     found = kept()
-    made = {PAGE: _page(found)}
+    every = sorted([*found, *not_made(found)], key=lambda one: one.name)
+    made = {
+        PAGE: _page(found, every),
+        IMAGES / "claims-by-verdict.svg": by_verdict(every),
+        IMAGES / "claims-by-difference.svg": by_difference(every),
+    }
     for path in sorted(METHODS.glob("*.md")):
         if path.stem not in ("index", "compose"):
             lines = _measured(path.stem, found)
@@ -98,11 +112,10 @@ def not_made(made: list[Reproduction]) -> list[Reproduction]:
     return found
 
 
-def _page(found: list[Reproduction]) -> str:
-    every = sorted([*found, *not_made(found)], key=lambda one: one.name)
+def _page(found: list[Reproduction], every: list[Reproduction]) -> str:
     verdicts = [str(one.verdict) for each in every for one in each.claims.values()]
     counts = ", ".join(f"{number} {name}" for name, number in Counter(verdicts).most_common())
-    told = f"## Summary\n\n{len(verdicts)} claims: {counts}.\n\n{summary(every)}\n"
+    told = f"## Summary\n\n{len(verdicts)} claims: {counts}.\n\n{PICTURES}\n{summary(every)}\n"
     return "\n".join([HEAD, told, learned(found), *map(section, found)])
 
 

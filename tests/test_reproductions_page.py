@@ -1,10 +1,13 @@
 """The page of verdicts is what the kept results say, to the letter."""
 
 import re
+from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.claim_pictures import COLOURS
 from benchmarks.reproductions import (
+    IMAGES,
     KEPT,
     LEARNED,
     MEASURED,
@@ -15,6 +18,7 @@ from benchmarks.reproductions import (
     not_made,
     pages,
 )
+from plumbline.experiments.paper_verdicts import PaperVerdict
 from plumbline.experiments.papers import names
 
 
@@ -58,3 +62,26 @@ def test_pages_of_methods_end_with_what_was_measured() -> None:
         text = (METHODS / f"{name}.md").read_text(encoding="utf-8")
         assert text.count(f"\n{MEASURED}\n") == 1
         assert "\n## " not in text.split(f"\n{MEASURED}\n")[1]
+
+
+def test_the_picture_of_verdicts_counts_every_claim(written: dict[str, str]) -> None:
+    picture = ElementTree.fromstring(written[str(IMAGES / "claims-by-verdict.svg")])
+    shown = [int(one.text) for one in picture.iter() if one.text and one.text.isdigit()]
+    found = kept()
+    assert sum(shown) == sum(len(one.claims) for one in [*found, *not_made(found)])
+
+
+def test_verdicts_of_claims_have_a_colour_each() -> None:
+    of_values = {PaperVerdict.NOT}  # a claim is contradicted instead
+    assert set(COLOURS) == set(PaperVerdict) - of_values
+    assert len(set(COLOURS.values())) == len(COLOURS)
+
+
+def test_the_picture_of_differences_names_the_claims_it_draws(written: dict[str, str]) -> None:
+    picture = ElementTree.fromstring(written[str(IMAGES / "claims-by-difference.svg")])
+    drawn = sum(one.tag.endswith("circle") for one in picture.iter())
+    claims = {says for one in kept() for says in one.claims}
+    named = [
+        one.text for one in picture.iter() if one.text and one.text.split(": ", 1)[-1] in claims
+    ]
+    assert 0 < drawn == len(named)

@@ -64,6 +64,7 @@ ORIGINAL = {"enhanced": False}
 NETWORKS = [
     Network("fair-cnn-celeba", 120_722, (3, 64, 64), 2, {}, {"size": 12}, (3, 12, 12)),
     Network("fair-cnn-mnist", 97_114, (1, 28, 28), 10, {}, {"size": 10}, (1, 10, 10)),
+    Network("image-mlp", 79_510, (1, 28, 28), 10, {}, {"size": 8, "hidden": 6}, (1, 8, 8)),
     Network("adult-mlp", 91_650, (98,), 2),
     Network("linear", 302, (150,), 2, {"features": 150, "classes": 2}),
     Network("mlp", 13_954, (150,), 2, {"features": 150, "classes": 2}),

@@ -58,7 +58,7 @@ def summary(reproductions: Iterable[Reproduction]) -> str:
     """One row for each claim of each reproduction."""
     rows = [
         (
-            f"{re.sub(r' [(].*?[)]', '', found.published.source, count=1)}: {says}",
+            f"{place(found)}: {says}",
             verdict(outcome),
             _interval(outcome.deciding.interval),
             found.size,
@@ -69,6 +69,11 @@ def summary(reproductions: Iterable[Reproduction]) -> str:
         for says, outcome in found.claims.items()
     ]
     return markdown(SUMMARY_HEAD, rows)
+
+
+def place(found: Reproduction) -> str:
+    """The paper and its table or figure, without the authors."""
+    return re.sub(r" [(].*?[)]", "", found.published.source, count=1)
 
 
 def verdict(outcome: ClaimOutcome) -> str:

@@ -183,7 +183,7 @@ def test_symmetry_is_looked_at_before_and_at_the_end_of_epochs(tmp_path: Path) -
     assert {key.split(" / ")[0] for key in found} == {"epoch 0", "epoch 1", "epoch 2"}
     for epoch in range(3):
         asymmetric = found[f"epoch {epoch} / asymmetry"]
-        assert 0 < asymmetric.mean <= found[f"epoch {epoch} / largest asymmetry of a plane"].mean
+        assert 0 < asymmetric.mean <= found[f"epoch {epoch} / asymmetry of the worst plane"].mean
         assert asymmetric.standard_error > 0
         assert 0 <= found[f"epoch {epoch} / share of negative cosines"].mean <= 1
         assert 0 <= found[f"epoch {epoch} / Wasserstein distance over |g| c"].mean <= 1

@@ -109,7 +109,7 @@ def asymmetries(look: Look) -> dict[str, float]:
     found = symmetry(look.sample)
     numbers = {
         "asymmetry": sum(by_plane) / len(by_plane),
-        "largest asymmetry of a plane": max(by_plane),
+        "asymmetry of the worst plane": max(by_plane),
         "share of negative cosines": float((found.cosines < 0).double().mean()),
         "mean cosine": float(found.cosines.mean()),
     }
