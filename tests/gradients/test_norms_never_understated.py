@@ -16,6 +16,8 @@ import torch.nn.utils.parametrize as parametrize
 from torch import Tensor, nn
 
 from plumbline.gradients import PerSampleGradients, capture
+from plumbline.gradients.outer import Outer
+from plumbline.gradients.terms import Dense
 from tests.gradients.harness import kernel, record_norms
 
 Batch = tuple[Tensor, ...]
@@ -506,3 +508,14 @@ def test_gradients_whose_squares_underflow(shape: tuple[int, ...], scale: float)
         nn.Linear(8, 6, bias=False),
         (inputs, coefficients),
     )
+
+
+def test_squares_that_vanish_in_float32() -> None:
+    """Of a tiny factor beside a huge one: their product is larger than all else."""
+    tiny, huge = torch.full((RECORDS, 1, 64), 2e-23), torch.full((RECORDS, 1, 64), 2e18)
+    rest = torch.full((RECORDS, 1), 1e-3)
+    terms = {"w": Outer(tiny, huge), "b": Dense(rest)}
+    found = PerSampleGradients(terms, RECORDS, torch.zeros(RECORDS))
+    product = tiny.double().transpose(1, 2) @ huge.double()
+    true = record_norms({"w": product, "b": rest.double()})
+    assert float((found.norms().double() / true).min()) >= 1 - UNDERSTATED

@@ -126,6 +126,10 @@ class Batch(Protocol):
     def sampling_rate(self) -> float:
         """The probability with which a record takes part."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is one chunk, whichever records are drawn: public."""
+
     def parameters(self) -> Mapping[str, Tensor]:
         """The trainable parameters by name: public, as they are between steps."""
 

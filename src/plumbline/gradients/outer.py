@@ -16,7 +16,7 @@ from torch import Tensor
 from plumbline.compiled import Together, worth_loading
 from plumbline.gradients.kernels import KERNELS, Key, bucket
 from plumbline.gradients.rounding import RowSquares, product_slack
-from plumbline.gradients.summation import float64, summed_positions, times
+from plumbline.gradients.summation import RecordSums, float64, summed_positions, times
 from plumbline.gradients.terms import CHUNK_BYTES, Term, grouped_positions, rows_like, scatter_rows
 
 _WORTH = 1 << 22
@@ -24,6 +24,9 @@ _WORTH = 1 << 22
 
 _WORTH_ONE = 1 << 25
 """The same for one position, where the library's product is nearly as fast."""
+
+_WORTH_BUCKETS = 1 << 16
+"""Numbers of a matrix from which on sums in buckets pay for being loaded."""
 
 _MANY = 64
 """From this many positions on, the library's batched product is faster than a compiled loop."""
@@ -78,9 +81,11 @@ class Outer(Term):
             return super().weighted_sum(weights)
         return summed_positions(self.left, self.right, weights).view(self.shape)
 
-    def begin_sum(self, weights: Tensor, together: Together) -> Callable[[], Tensor]:
+    def begin_sum(self, weights: Tensor, together: RecordSums) -> Callable[[], Tensor]:
         if self.positions > 1:
             compiles = self._compiles and self.positions < _MANY
+        elif together.buckets is not None and self._worth_buckets:
+            compiles = True
         elif self._compiles:  # which way is faster is measured when the first sum is asked for
             compiles = KERNELS.chosen(("sum", *self.key)) == "compiled"
         else:
@@ -195,18 +200,19 @@ class Outer(Term):
         return (float64(left).T @ times(right, weights)).view(self.shape)
 
     def _compiled_sum(self, weights: Tensor) -> Tensor:
-        together = Together()
+        together = RecordSums()
         finish = self._begin_compiled(float64(weights), together)
         together.run()
         return finish()
 
-    def _begin_compiled(self, weights: Tensor, together: Together) -> Callable[[], Tensor]:
+    def _begin_compiled(self, weights: Tensor, together: RecordSums) -> Callable[[], Tensor]:
         from plumbline.gradients import outer_loops  # numba, which takes time to import
 
         total = weights.new_zeros(self._matrix)
         if self.positions == 1:
             left, right = self.left[:, 0], self.right[:, 0]
-            outer_loops.add_rank_one(left, right, weights, total, together)
+            squares = self._left_squares() if self._worth_buckets else None
+            outer_loops.add_rank_one(left, right, weights, total, together, squares)
         else:
             outer_loops.add_outer(self.left, self.right, weights, total, together)
         return partial(total.view, self.shape)
@@ -219,6 +225,12 @@ class Outer(Term):
         """Whether compiled loops pay for this parameter alone, and there are any."""
         least = _WORTH if self.positions > 1 else _WORTH_ONE
         return self.left.numel() * self._matrix[1] >= least and self._can_compile
+
+    @property
+    def _worth_buckets(self) -> bool:
+        """Whether it is added in buckets where there are any: however many records there are."""
+        m, n = self._matrix
+        return self._can_compile and (m * n >= _WORTH_BUCKETS or worth_loading())
 
     @property
     def _can_compile(self) -> bool:

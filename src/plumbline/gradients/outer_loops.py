@@ -2,11 +2,15 @@
 
 With few positions, ``g_i`` is larger than what it is made of, and writing it to memory and reading
 it again takes longer than computing it twice. The sum over records forms a small tile of one
-``g_i`` after the other in float32 registers, and adds them up in float64. The norms are
+``g_i`` after the other in float32 registers, and adds them up in float64. With one position, the
+tile is that of a bucket of records (``summation.py``), or all is float64. The norms are
 ``|g_i|^2 = sum_ts (left_t . left_s)(right_t . right_s)``, in float64 because this cancels.
 """
 
 from __future__ import annotations
+
+import math
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plumbline.compiled import Together, compiled
+from plumbline.gradients.summation import MOST_TOGETHER, RecordSums
 from plumbline.gradients.vector_loops import (
     COLUMNS,
     DOUBLE_COLUMNS,
@@ -26,6 +31,7 @@ from plumbline.gradients.vector_loops import (
 Floats = NDArray[np.float32]
 
 _RECORDS = 128  # whose factors of a tile stay in the fastest cache
+_IN_BUCKETS = 256  # the same, for factors in float32; more than fit one bucket
 _ROWS = 64  # of the sum: they stay in the cache while all records pass
 
 
@@ -47,16 +53,33 @@ def add_outer(
 
 
 def add_rank_one(
-    left: Tensor, right: Tensor, weights: Tensor, total: Tensor, together: Together
-) -> None:
-    """The same for ``g_i = left_i right_i^T``, from ``[B, m]`` and ``[B, n]``, all in float64."""
+    left: Tensor, right: Tensor, weights: Tensor, total: Tensor, together: RecordSums,
+    squares: Tensor | None = None,
+) -> None:  # fmt: skip
+    """The same for ``g_i = left_i right_i^T``, from ``[B, m]`` and ``[B, n]``.
+
+    All in float64, but for the records of each bucket where the squared norms of ``left_i``,
+    ``[B]`` float64, are given and there are buckets.
+    """
     lefts, rights = left.contiguous().numpy(), right.contiguous().numpy()
     factors, sums = weights.numpy(), total.numpy()
-    together.add(
-        lambda start, stop: _add_rank_one(lefts, rights, factors, sums, start, stop),
-        left.shape[1],
-        cost=left.numel() * right.shape[1],
-    )
+    exact, some = [(0, len(lefts))], together.buckets
+    if some is not None and squares is not None:
+        sizes = squares.numpy()
+        full = some[:, 1] - some[:, 0] > MOST_TOGETHER
+        exact, few = [(int(a), int(b)) for a, b in some[full]], some[~full]
+        together.add(
+            partial(_add_buckets, lefts, rights, factors, sizes, few, sums),
+            left.shape[1],
+            cost=left.numel() * right.shape[1],
+        )
+    for first, last in exact:
+        here = slice(first, last)
+        together.add(
+            partial(_add_rank_one, lefts[here], rights[here], factors[here], sums),
+            left.shape[1],
+            cost=(last - first) * left.shape[1] * right.shape[1],
+        )
 
 
 def gram_squares(left: Tensor, right: Tensor, together: Together) -> Tensor:
@@ -135,6 +158,23 @@ def _add(
                 _add_edge(total, weight, left[i], right[i], tiled, last, 0)
 
 
+@compiled()
+def _pack(
+    left: Floats, right: Floats, weight: float, scale: float, i: int, start: int, stop: int,
+    lefts: NDArray[np.floating], rights: Floats,
+) -> None:  # fmt: skip
+    """Puts one record's factors, times weight and scale, at place i of each tile's."""
+    for block in range(len(lefts)):
+        begin = start + block * ROWS
+        for p in range(min(ROWS, stop - begin)):
+            lefts[block, i, p] = weight * left[begin + p]
+    width = rights.shape[2]
+    for panel in range(len(rights)):
+        begin = panel * width
+        for j in range(min(width, len(right) - begin)):
+            rights[panel, i, j] = scale * right[begin + j]
+
+
 @compiled("void(float32[:, ::1], float32[:, ::1], float64[::1], float64[:, ::1], int64, int64)")
 def _add_rank_one(
     left: Floats, right: Floats, weights: NDArray[np.float64], total: NDArray[np.float64],
@@ -150,15 +190,8 @@ def _add_rank_one(
     for first in range(0, records, _RECORDS):
         count = min(_RECORDS, records - first)
         for i in range(count):
-            weight, own, other = weights[first + i], left[first + i], right[first + i]
-            for block in range(blocks):
-                begin = start + block * ROWS
-                for p in range(min(ROWS, stop - begin)):
-                    lefts[block, i, p] = weight * own[begin + p]
-            for panel in range(panels):
-                begin = panel * DOUBLE_COLUMNS
-                for j in range(min(DOUBLE_COLUMNS, columns - begin)):
-                    rights[panel, i, j] = other[begin + j]
+            n = first + i
+            _pack(left[n], right[n], weights[n], 1.0, i, start, stop, lefts, rights)
         for panel in range(panels):
             column, right_at = panel * DOUBLE_COLUMNS, panel * _RECORDS * DOUBLE_COLUMNS
             width = min(DOUBLE_COLUMNS, columns - column)
@@ -179,6 +212,60 @@ def _add_rank_one(
                 for p in range(rows):
                     for j in range(width):
                         total[row + p, column + j] += edge[p, j]
+
+
+@compiled(
+    "void(float32[:, ::1], float32[:, ::1], float64[::1], float64[::1], int64[:, ::1],"
+    " float64[:, ::1], int64, int64)"
+)
+def _add_buckets(
+    left: Floats, right: Floats, weights: NDArray[np.float64], squares: NDArray[np.float64],
+    buckets: NDArray[np.int64], total: NDArray[np.float64], start: int, stop: int,
+) -> None:  # fmt: skip
+    columns = right.shape[1]
+    blocks = (stop - start + ROWS - 1) // ROWS
+    panels = (columns + COLUMNS - 1) // COLUMNS
+    lefts = np.zeros((blocks, _IN_BUCKETS, ROWS), np.float32)
+    rights = np.zeros((panels, _IN_BUCKETS, COLUMNS), np.float32)
+    flat, left_numbers, right_numbers = total.reshape(-1), lefts.reshape(-1), rights.reshape(-1)
+    edge = np.empty((ROWS, COLUMNS))
+    first = 0
+    while first < len(buckets):
+        last, count = first, 0
+        while last < len(buckets) and count + buckets[last, 1] - buckets[last, 0] <= _IN_BUCKETS:
+            for n in range(buckets[last, 0], buckets[last, 1]):
+                # A power of two makes the left factor's norm about one, so that nothing of it
+                # overflows or vanishes in float32, and the right one's about the record's own.
+                scale = math.ldexp(1.0, math.frexp(weights[n] * math.sqrt(squares[n]))[1])
+                weight = weights[n] / scale
+                _pack(left[n], right[n], weight, scale, count, start, stop, lefts, rights)
+                count += 1
+            last += 1
+        for panel in range(panels):
+            column, width = panel * COLUMNS, min(COLUMNS, columns - panel * COLUMNS)
+            for block in range(blocks):
+                row, rows = start + block * ROWS, min(ROWS, stop - start - block * ROWS)
+                left_at, right_at = block * _IN_BUCKETS * ROWS, panel * _IN_BUCKETS * COLUMNS
+                whole = rows == ROWS and width == COLUMNS
+                edge[:] = 0
+                for bucket in range(first, last):
+                    size = buckets[bucket, 1] - buckets[bucket, 0]
+                    if whole:
+                        add_weighted_tile(
+                            flat, row * columns + column, columns, 1.0, left_numbers, left_at,
+                            ROWS, right_numbers, right_at, COLUMNS, size, 3,
+                        )  # fmt: skip
+                    else:
+                        add_weighted_tile(
+                            edge.reshape(-1), 0, COLUMNS, 1.0, left_numbers, left_at, ROWS,
+                            right_numbers, right_at, COLUMNS, size, 3,
+                        )  # fmt: skip
+                    left_at, right_at = left_at + size * ROWS, right_at + size * COLUMNS
+                if not whole:
+                    for p in range(rows):
+                        for j in range(width):
+                            total[row + p, column + j] += edge[p, j]
+        first = last
 
 
 @compiled("void(float32[:, :, ::1], float32[:, :, ::1], float64[:, ::1], int64, int64)")

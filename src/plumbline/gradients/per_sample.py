@@ -15,11 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from plumbline.compiled import Together
 from plumbline.gradients.compound import merge
 from plumbline.gradients.norms import Norms, square_norms
 from plumbline.gradients.rounding import unit_roundoff
-from plumbline.gradients.summation import MANY, float64, has_float64
+from plumbline.gradients.summation import MANY, RecordSums, float64, has_float64
 from plumbline.gradients.terms import Dense, Term
 
 _SUMMED = 16
@@ -37,6 +36,7 @@ class PerSampleGradients:
     def __init__(self, terms: Mapping[str, Term], records: int, losses: Tensor) -> None:
         self._terms = dict(terms)
         self._norms: Norms | None = None
+        self._buckets: Tensor | None = None
         self.records = records
         self.losses = losses
 
@@ -101,9 +101,15 @@ class PerSampleGradients:
             name: self._total(own, {name: self._terms[name]})[name] for name, own in weights.items()
         }
 
-    def to_release(self) -> ToRelease:
-        """The gradients as a clipping sees them: its sums are the ``total``."""
-        return ToRelease(self)
+    def to_release(self, buckets: Tensor | None = None) -> ToRelease:
+        """The gradients as a clipping sees them: its sums are the ``total``.
+
+        Args:
+            buckets: ``[B]``, ascending, on the processor: the bucket of each record, by its own
+                number alone, in which products may be added in float32 (``summation.py``). Whether
+                they are given must not depend on the records, nor on how many there are.
+        """
+        return ToRelease(self, buckets)
 
     def dot(self, direction: Mapping[str, Tensor]) -> Tensor:
         """``<g_i, direction>`` for every record, ``[B]``; missing names count as zero."""
@@ -200,13 +206,16 @@ class PerSampleGradients:
         with torch.no_grad():
             weights = weights.to(self.losses.device)
             used = weights != 0
+            buckets = self._buckets
             if not bool(used.all()):
                 index = used.nonzero()[:, 0]
                 weights = weights[index]
+                buckets = None if buckets is None else buckets[index.to(buckets.device)]
                 terms = {name: term.select(index) for name, term in terms.items()}
             if has_float64(weights.device):
                 weights = float64(weights)  # once for all
-            together = Together(worth=sum(term.looped for term in terms.values()) >= MANY)
+            many = sum(term.looped for term in terms.values()) >= MANY
+            together = RecordSums(many, buckets)
             sums = {name: term.begin_sum(weights, together) for name, term in terms.items()}
             together.run()
             return {name: finish() for name, finish in sums.items()}
@@ -238,10 +247,11 @@ class PerSampleGradients:
 class ToRelease(PerSampleGradients):
     """Gradients whose sums are to be released: in float64, with the rounding that is charged."""
 
-    def __init__(self, gradients: PerSampleGradients) -> None:
+    def __init__(self, gradients: PerSampleGradients, buckets: Tensor | None = None) -> None:
         norms = gradients._found()  # first: it may replace terms
         super().__init__(gradients._terms, gradients.records, gradients.losses)
         self._norms = norms
+        self._buckets = buckets
 
     def sum(self, weights: Tensor | Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """``sum_i weights_i g_i`` by parameter name, in float64."""

@@ -27,10 +27,14 @@ class RowSquares:
 
 
 def square_rows(values: Tensor) -> Tensor:
-    """Squared norm of each row of ``[B, ...]``, in float64, so that tiny norms do not vanish."""
+    """Squared norm of each row of ``[B, ...]``, in float64, so that tiny norms do not vanish.
+
+    What vanishes when tiny numbers are squared in float32 is bounded and added: beside a large
+    factor it would count.
+    """
     rows = values.reshape(len(values), values.shape[1:].numel())
     squares: Tensor = torch.linalg.vector_norm(rows, dim=1).double().square_()
-    return squares
+    return squares if values.dtype == torch.float64 else squares.add_(rows.shape[1] * 2.0**-149)
 
 
 def unit_roundoff(dtype: torch.dtype) -> float:

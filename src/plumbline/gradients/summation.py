@@ -1,8 +1,8 @@
 """Sums over records whose rounding is bounded, whatever the records and however many they are.
 
 A float32 sum of B gradients of norm C rounds by up to ``2^-25 B^2 C``: enough, at a few thousand
-records, for one record to move it by more than C. Here every sum over records is float64, from the
-first addition to the noise's grid.
+records, for one record to move it by more than C. Here sums over records are float64, from the
+first addition to the noise's grid, but for those of a few records that are neighbours by number.
 
 Guarantee. Let ``x_1 .. x_N`` be the clipped gradients of a batch, over all parameters, of norm at
 most C, N at most ``MOST_RECORDS``. Adding or removing one of them moves the sum by at most
@@ -20,8 +20,14 @@ twice. (2) *Positions.* Where a gradient is itself a sum over positions, which m
 of different records are never added before each record's own sum is complete, or only for ``FEW``
 records at a time. ``sum_t |d_it| |a_it|`` times the number of positions is at most ``_CANCELLING``
 times the record's norm (others are computed again by themselves: ``Patched``), so this is
-``u FEW _CANCELLING`` for each record, in both batches. The two add up to ``rounding_bound()``,
-which is below ``ROUNDING``. Terms of order u^2 are below 1e-9 of it.
+``u FEW _CANCELLING`` for each record, in both batches. (3) *Buckets.* A matrix's rank-one gradients
+may be added in float32 within a bucket of at most ``MOST_TOGETHER`` records, bucket by bucket in
+float64. Which bucket a record is in follows from its own number, never from its place in the batch,
+and whether buckets are used at all is public. So one record changes the float32 sum of its own
+bucket only, which is within ``error(MOST_TOGETHER + 1, 2^-24) C`` of the exact one in both batches:
+products of weights and gradients are rounded once more, hence the 1. (What underflows in float32
+is below 2^-130; C is between ``LEAST_BOUND`` and its inverse.) The three add up to
+``rounding_bound()``, which is below ``ROUNDING``. Terms of order u^2 are below 1e-9 of it.
 
 What is taken for granted: a record's own gradient is the same bits in both batches.
 docs/decisions.md says how far that was measured.
@@ -33,12 +39,14 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from plumbline.compiled import Together
 
-ROUNDING = 2e-4
+ROUNDING = 4e-4
 """How much further than its norm one record can move a sum of many, relative."""
 
 MOST_RECORDS = 1_000_000
@@ -46,6 +54,15 @@ MOST_RECORDS = 1_000_000
 
 FEW = 8
 """How many records' positions are added up together."""
+
+TOGETHER = 32
+"""How many records there are in a bucket, about, whose products are added in float32."""
+
+MOST_TOGETHER = 48
+"""The most for which that is proven; a fuller bucket is added in float64."""
+
+LEAST_BOUND = 1e-30
+"""The smallest bound on a record's gradient for which that is proven, and one over the largest."""
 
 _CANCELLING = 17_000.0
 MANY = 1 << 18
@@ -60,10 +77,29 @@ def error(items: int, roundoff: float = 2.0**-53) -> float:
     return roundoff * math.sqrt(items * squares)
 
 
-def rounding_bound(records: int = MOST_RECORDS) -> float:
+def rounding_bound(records: int = MOST_RECORDS, buckets: bool = True) -> float:
     """How much further than its norm one record moves the sum of ``records``, relative."""
     positions = 2.0**-53 * FEW * _CANCELLING * records
-    return 2 * (error(records) + positions)
+    bucket = error(MOST_TOGETHER + 1, 2.0**-24) if buckets else 0.0
+    return 2 * (error(records) + positions + bucket)
+
+
+class RecordSums(Together):
+    """Loops over the same records, to be run at once.
+
+    Attributes:
+        buckets: ``[K, 2]``, the first row of each bucket and the row after its last; None where
+            everything is added in float64.
+    """
+
+    def __init__(self, worth: bool = False, numbers: Tensor | None = None) -> None:
+        """Takes the bucket of each record, ``[B]``, ascending, if there are any."""
+        super().__init__(worth)
+        self.buckets: NDArray[np.int64] | None = None
+        if numbers is not None:
+            begins = np.unique(numbers.numpy(), return_index=True)[1]
+            edges = np.append(begins, len(numbers))
+            self.buckets = np.stack([edges[:-1], edges[1:]], 1)
 
 
 def has_float64(device: torch.device) -> bool:

@@ -18,10 +18,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from plumbline.compiled import Together
 from plumbline.gradients.kernels import Key, bucket
 from plumbline.gradients.rounding import RowSquares, running_slack, square_rows, sum_slack
-from plumbline.gradients.summation import begin_rows, memory_order, ranges, summed_rows
+from plumbline.gradients.summation import (
+    RecordSums,
+    begin_rows,
+    memory_order,
+    ranges,
+    summed_rows,
+)
 
 CHUNK_BYTES = 1 << 21
 """Per-record temporaries are built a few records at a time, to fit in a core's cache."""
@@ -53,7 +58,7 @@ class Term(ABC):
         """
         return summed_rows(self.dense, weights, self.shape, self.at_once)
 
-    def begin_sum(self, weights: Tensor, together: Together) -> Callable[[], Tensor]:
+    def begin_sum(self, weights: Tensor, together: RecordSums) -> Callable[[], Tensor]:
         """Notes what ``weighted_sum`` does in compiled loops; the result is there once they ran.
 
         Args:
@@ -232,7 +237,7 @@ class Dense(Term):
     def at_once(self) -> int:
         return max(1, self.records)
 
-    def begin_sum(self, weights: Tensor, together: Together) -> Callable[[], Tensor]:
+    def begin_sum(self, weights: Tensor, together: RecordSums) -> Callable[[], Tensor]:
         return begin_rows(self.values, weights, together)
 
     @property

@@ -19,7 +19,7 @@ from plumbline.clipping import Clipping, Program
 from plumbline.clipping.base import Gradients
 from plumbline.evaluation import Batch, Chunk, Evaluation, Plain, Update
 from plumbline.gradients import PerSampleGradients
-from plumbline.gradients.summation import ROUNDING, float64
+from plumbline.gradients.summation import LEAST_BOUND, ROUNDING, TOGETHER, float64
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.release import Composition, GaussianQuery, Query, Sampling, StepRelease
@@ -259,6 +259,7 @@ class GradientChunk:
         finite: ``[B]`` bool.
         groups: Each unit's group, ``[B]``, if groups were given.
         weights: By how much each unit counts once it is clipped, ``[B]`` in [0, 1]; None for 1.
+        buckets: In which bucket each unit's gradient is summed, ``[B]``, if in any.
     """
 
     gradients: PerSampleGradients
@@ -266,10 +267,12 @@ class GradientChunk:
     finite: Tensor
     groups: Tensor | None
     weights: Tensor | None = None
+    buckets: Tensor | None = None
 
     def clipped_sum(self, clipping: Clipping) -> Update:
         """The sum of the clipped gradients, in float64."""
-        gradients: Gradients = self.gradients.to_release()
+        usual = LEAST_BOUND <= clipping.sensitivity <= 1 / LEAST_BOUND
+        gradients: Gradients = self.gradients.to_release(self.buckets if usual else None)
         if self.weights is not None:
             gradients = _Weighted(gradients, self.weights)
         return clipping.clipped_sum(gradients, self.norms, self.finite, self.groups)
@@ -397,7 +400,10 @@ class GradientBatch:
         norms = gradients.norms()
         finite = torch.isfinite(norms) & torch.isfinite(gradients.losses)
         norms = norms.masked_fill(~finite, 0)
-        return GradientChunk(gradients, norms, finite, chunk.groups, chunk.weights)
+        buckets = None
+        if self._limit is None and self._batch.whole:  # both are public
+            buckets = chunk.unit_ids // math.ceil(TOGETHER / self._batch.sampling_rate)
+        return GradientChunk(gradients, norms, finite, chunk.groups, chunk.weights, buckets)
 
 
 def seen(chunk: Chunk, rules: Sequence[Evaluation]) -> Chunk:

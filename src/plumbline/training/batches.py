@@ -102,6 +102,11 @@ class PrivateBatch:
         """The probability with which a record takes part."""
         return self._owner.plan.sampling_rate
 
+    @property
+    def whole(self) -> bool:
+        """Whether it is one chunk in one process, whichever records are drawn."""
+        return self._most is None and self._share[1] == 1
+
     def parameters(self) -> Mapping[str, Tensor]:
         """The trainable parameters by name."""
         return self._owner.parameters()
