@@ -29,7 +29,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Tensor | None]:
 
 
 def test_a_bucket_follows_from_the_records_number(seen: list[Tensor | None]) -> None:
-    mine = private(dataset=data(4000), plan=budget(expected_batch_size=200))
+    mine = private(dataset=data(4000), plan=budget(expected_batch_size=200, delta=1e-5))
     drawn = run(mine)
     width = math.ceil(TOGETHER / mine.plan.sampling_rate)
     assert len(seen) == len(drawn) == 4
