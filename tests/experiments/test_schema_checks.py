@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from plumbline.data.files import TableError
+from plumbline.data.table_plan import TablePlan
 from plumbline.data.table_schema import Column, Schema
-from plumbline.data.tables import TablePlan
 from plumbline.experiments.private_schema import SchemaQuestion
 from plumbline.experiments.schema_checks import check_enough, check_found
 from tests.experiments.test_private_schema import DELTA, planned, rows
@@ -60,7 +60,7 @@ def test_of_many_columns_an_error_lists_a_few(tmp_path: Path) -> None:
     lines = [",".join(draw.choice("ab") for _ in names) for _ in range(30)]
     path = tmp_path / "wide.csv"
     path.write_text("\n".join([",".join(names), *lines]) + "\n")
-    from plumbline.data.tables import plan_table
+    from plumbline.data.table_plan import plan_table
 
     plan = plan_table(path, target="c39")
     with pytest.raises(TableError, match="and so on for the other columns") as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -64,7 +64,7 @@ def data_get(
     """Downloads what is missing of a data set, and compares the published checksums."""
     from plumbline.data import get
     from plumbline.data.base import FILES
-    from plumbline.experiments.recipe import require_known
+    from plumbline.experiments.settings import require_known
 
     require_known("data set", name, list(FILES))
     paths = get(name, progress=not json_)
@@ -160,8 +160,8 @@ def data_look(
 def _found_privately(seen: TableLook) -> str:
     """How many rows a value must have to be found by the command that is proposed."""
     from plumbline.data import DataError, Schema
+    from plumbline.data.table_plan import plan_table
     from plumbline.data.table_schema import DATE
-    from plumbline.data.tables import plan_table
     from plumbline.experiments.private_schema import SchemaQuestion
     from plumbline.instruments.describing import DELTA, EPSILON
 
@@ -173,6 +173,7 @@ def _found_privately(seen: TableLook) -> str:
     }
     if seen.target is None or seen.stuck:
         return ""
+    form: dict[str, Any] = {option.strip("-"): value for option, value in seen.options.items()}
     try:
         plan = plan_table(
             seen.path,
@@ -180,7 +181,7 @@ def _found_privately(seen: TableLook) -> str:
             sensitive=seen.sensitive,
             schema=Schema(sure),
             drop=[name for name in drop if name not in (seen.target, *seen.sensitive)],
-            **{option.strip("-"): value for option, value in seen.options.items()},
+            **form,
         )
     except DataError:
         return ""

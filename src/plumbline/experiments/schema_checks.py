@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from plumbline.data.files import TableError
+from plumbline.data.table_plan import TablePlan
 from plumbline.data.table_schema import DATE, MEASURED, Column, Schema
-from plumbline.data.tables import TablePlan
 from plumbline.experiments.private_schema import SchemaQuestion
 
 _LISTED = 5  # the most options that an error proposes
