@@ -54,6 +54,22 @@ def test_a_table_of_thirty_rows_is_refused_before_it_is_charged(tmp_path: Path) 
     check_enough(one, question_of(one, 3), 30)
 
 
+def test_a_table_is_refused_before_it_is_charged_if_half_of_its_rows_are_too_few(
+    tmp_path: Path,
+) -> None:
+    plan = planned(tmp_path, rows(30))
+    question = question_of(plan, 3)
+    shows = min(
+        min(question.threshold(name, 1), question.passing(name)) for name in plan.features
+    )  # more than a class needs, which weighs more
+    with pytest.raises(TableError, match="Nothing was charged"):
+        check_enough(plan, question, int(1.9 * shows))
+    check_enough(plan, question, int(2.1 * shows))
+    # The number of rows that is declared comes first: then nothing private is looked at.
+    told = planned(tmp_path, rows(30), records=100_000)
+    check_enough(told, question_of(told, 3), 30)
+
+
 def test_of_many_columns_an_error_lists_a_few(tmp_path: Path) -> None:
     names = [f"c{k}" for k in range(40)]
     draw = random.Random(0)
