@@ -15,7 +15,7 @@ from scipy import special
 from torch import Tensor
 
 from plumbline.data.table_counts import NUMBERS
-from plumbline.data.tables import plan_table
+from plumbline.data.table_plan import plan_table
 from plumbline.experiments.noisy_ranges import held_bins
 from plumbline.experiments.private_schema import SchemaQuestion
 

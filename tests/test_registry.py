@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TypedDict, Unpack
+
 import pytest
 
-from plumbline.registry import Registry, UnknownPart, WrongOptions, check_options, imported
+from plumbline.registry import (
+    Registry,
+    UnknownPart,
+    WrongOptions,
+    check_options,
+    imported,
+    options_of,
+)
 
 
 @pytest.fixture
@@ -67,3 +76,21 @@ def test_options_are_checked_before_the_call() -> None:
     with pytest.raises(WrongOptions, match="The part needs the option 'size'"):
         check_options("The part", make, {})
     check_options("The part", lambda **anything: None, {"whatever": 2})
+
+
+class Sizes(TypedDict, total=False):
+    width: int
+    depth: int
+
+
+def built(name: str, **sizes: Unpack[Sizes]) -> None:
+    """Takes its options from a dictionary's type."""
+
+
+def test_options_of_an_unpacked_dictionary() -> None:
+    assert list(options_of(built)) == ["name", "width", "depth"]
+    check_options("The network", built, {"name": "a", "width": 3})
+    with pytest.raises(WrongOptions, match=r"no option 'dept'\. Did you mean 'depth'"):
+        check_options("The network", built, {"name": "a", "dept": 3})
+    with pytest.raises(WrongOptions, match="The network needs the option 'name'"):
+        check_options("The network", built, {"width": 3})

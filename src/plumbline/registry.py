@@ -12,7 +12,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 Part = TypeVar("Part")
 MARK = ":"
@@ -124,10 +124,21 @@ def import_files(package: str, path: Iterable[str]) -> None:
 
 
 def options_of(make: Callable[..., object]) -> dict[str, inspect.Parameter]:
-    """The options that a function or class takes by name."""
+    """The options that a function or class takes by name, also by an unpacked ``TypedDict``."""
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(make).parameters
-    return {name: one for name, one in parameters.items() if one.kind in by_name}
+    own = {name: one for name, one in parameters.items() if one.kind in by_name}
+    return own | _unpacked(make)
+
+
+def _unpacked(make: Callable[..., object]) -> dict[str, inspect.Parameter]:
+    """The options in ``**options: Unpack[Options]``; each may be left out."""
+    for one in inspect.signature(make).parameters.values():
+        if one.kind is one.VAR_KEYWORD and "Unpack[" in str(one.annotation):
+            (listed,) = get_args(get_type_hints(make)[one.name])
+            names = listed.__annotations__
+            return {n: one.replace(name=n, kind=one.KEYWORD_ONLY, default=None) for n in names}
+    return {}
 
 
 def check_options(what: str, make: Callable[..., object], options: Mapping[str, Any]) -> None:
@@ -143,7 +154,7 @@ def check_options(what: str, make: Callable[..., object], options: Mapping[str, 
     """
     known = options_of(make)
     parameters = inspect.signature(make).parameters.values()
-    if not any(one.kind is one.VAR_KEYWORD for one in parameters):
+    if _unpacked(make) or not any(one.kind is one.VAR_KEYWORD for one in parameters):
         for name in options:
             if name not in known:
                 raise WrongOptions(f"{what}: {unknown('option', name, list(known))}")

@@ -293,9 +293,12 @@ def test_too_small_an_epsilon_says_what_to_declare(call: Called, tmp_path: Path)
     assert "--categories income=A,B" in call.err
     assert "Nothing was charged" in call.err  # since no class can have so many rows
     assert "Oslo" not in call.err
+    assert call("train", *RUN, "--epsilon", "0.8") == 2  # half of the rows are too few
+    assert "Nothing was charged" in call.err
     assert not list(tmp_path.rglob("*ledger*"))
-    for _ in range(2):  # rows enough for a class, and not for all that is asked
-        assert call("train", *RUN, "--epsilon", "0.8", "--seed", "0") == 2
+    known = ["--categories", "income=high,low", "--drop", "age,hours,sex"]
+    for _ in range(2):  # half of the rows are enough, and no city has so many
+        assert call("train", *RUN, *known, "--epsilon", "0.62", "--seed", "0") == 2
         assert "Declare what you know: add --" in call.err
         assert "which is spent" in call.err
         assert "Oslo" not in call.err

@@ -103,6 +103,8 @@ DAYS = [f"{k % 28 + 1:02d}" for k in range(60)]
         ([str(k) for k in range(1000, 1060)], "id", "--drop a."),
         ([f"u{k:x}f" for k in range(60)], "id", "--drop a."),
         ([str(37 * k % 50) for k in range(60)], "number", ""),
+        ([str(k % 12) for k in range(60)], "number", ""),
+        (["1110", "1132", "1210"] * 20, "category", "If so: --categorical a."),
         ([f"{k / 7:.3f}" for k in range(60)], "number", ""),
         (["5", "old"] + ["6"] * 58, "number", "--categorical a."),
         (["5", "N/A", "?"] + ["6"] * 57, "number", "--missing-value N/A --missing-value '?'"),
@@ -292,3 +294,15 @@ def test_the_dutch_census(tmp_path: Path) -> None:
     assert look.classes == {"5_4_9": 31_657, "2_1": 28_763}
     assert look.in_the_way() == ""
     assert set(kinds(look).values()) <= {"number", "category"}
+
+
+def test_a_marker_among_categories_is_not_counted_as_no_number(tmp_path: Path) -> None:
+    found = column(tmp_path, ["?", "x", "y"] * 20)
+    assert found.wrong == "some cells say ?, as if a value were missing"
+
+
+def test_columns_of_codes_are_listed_together(tmp_path: Path) -> None:
+    codes, answers = ["1110", "1132", "1210"] * 20, ["b", "c", "b"] * 20
+    look = look_at(written(tmp_path / "t.csv", codes, codes, answers), target="c")
+    assert look.command.endswith(" --target c --categorical a,b")
+    assert look.in_the_way() == ""

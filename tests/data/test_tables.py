@@ -329,3 +329,10 @@ def test_in_pieces_it_is_the_same(
         assert torch.equal(one.x, other.x)  # type: ignore[arg-type]
         assert torch.equal(one.y, other.y)
         assert torch.equal(one.sensitive_features, other.sensitive_features)  # type: ignore[arg-type]
+
+
+def test_an_option_that_there_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(ROWS))
+    with pytest.raises(TypeError, match=r"no option 'sensitve'\. Did you mean 'sensitive'"):
+        table(path, **DECLARED, **{"sensitve": "city"})

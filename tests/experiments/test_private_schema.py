@@ -14,8 +14,9 @@ from scipy import stats
 
 from plumbline.data.table_counts import NUMBERS, YEARS, ColumnCounts, Counts
 from plumbline.data.table_dates import days_of
+from plumbline.data.table_plan import TablePlan, plan_table
 from plumbline.data.table_schema import Schema
-from plumbline.data.tables import TablePlan, plan_table, table
+from plumbline.data.tables import table
 from plumbline.experiments import private_schema
 from plumbline.experiments.private_schema import (
     DELTA_SHARE,

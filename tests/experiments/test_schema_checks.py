@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from plumbline.data.files import TableError
+from plumbline.data.table_plan import TablePlan
 from plumbline.data.table_schema import Column, Schema
-from plumbline.data.tables import TablePlan
 from plumbline.experiments.private_schema import SchemaQuestion
 from plumbline.experiments.schema_checks import check_enough, check_found
 from tests.experiments.test_private_schema import DELTA, planned, rows
@@ -54,13 +54,29 @@ def test_a_table_of_thirty_rows_is_refused_before_it_is_charged(tmp_path: Path) 
     check_enough(one, question_of(one, 3), 30)
 
 
+def test_a_table_is_refused_before_it_is_charged_if_half_of_its_rows_are_too_few(
+    tmp_path: Path,
+) -> None:
+    plan = planned(tmp_path, rows(30))
+    question = question_of(plan, 3)
+    shows = min(
+        min(question.threshold(name, 1), question.passing(name)) for name in plan.features
+    )  # more than a class needs, which weighs more
+    with pytest.raises(TableError, match="Nothing was charged"):
+        check_enough(plan, question, int(1.9 * shows))
+    check_enough(plan, question, int(2.1 * shows))
+    # The number of rows that is declared comes first: then nothing private is looked at.
+    told = planned(tmp_path, rows(30), records=100_000)
+    check_enough(told, question_of(told, 3), 30)
+
+
 def test_of_many_columns_an_error_lists_a_few(tmp_path: Path) -> None:
     names = [f"c{k}" for k in range(40)]
     draw = random.Random(0)
     lines = [",".join(draw.choice("ab") for _ in names) for _ in range(30)]
     path = tmp_path / "wide.csv"
     path.write_text("\n".join([",".join(names), *lines]) + "\n")
-    from plumbline.data.tables import plan_table
+    from plumbline.data.table_plan import plan_table
 
     plan = plan_table(path, target="c39")
     with pytest.raises(TableError, match="and so on for the other columns") as error:

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from plumbline.fairness import GroupReport, NumberOutcomes, Outcomes, across_seeds, evaluate
+from plumbline.fairness.metrics import EXPECTED
 from plumbline.fairness.remarks import (
     baseline_of,
     beside_main,
@@ -72,7 +73,8 @@ def test_a_gap_that_base_rates_explain_is_called_that() -> None:
     said = gap_words(report(labels, [0.2] * 200, [0] * 100 + [1] * 100))
     assert said == (
         "Accuracy differs by 30.0 points between groups (women, men), which their base rates "
-        "explain: one class for all would differ by 30.0 points."
+        "explain: if it recognised each class equally well in all groups, it would differ by 30.0 "
+        "points."
     )
 
 
@@ -81,6 +83,23 @@ def test_a_gap_that_they_do_not_explain_is_not() -> None:
     chances = [0.9, 0.1] * 50 + [0.9, 0.9] * 50
     said = gap_words(report(labels, chances, [0] * 100 + [1] * 100))
     assert said == "Accuracy differs by 50.0 points between groups (women, men)."
+
+
+def test_base_rates_do_not_explain_the_gap_of_a_model_that_knows_the_classes() -> None:
+    # One class for all would be right for 80 of 100 women and 20 of 100 men. The model recognises
+    # nine in ten of either class of women, and seven in ten of men's: that is its own doing.
+    labels = [1] * 20 + [0] * 80 + [1] * 80 + [0] * 20
+    women = [0.9] * 18 + [0.1] * 2 + [0.1] * 72 + [0.9] * 8
+    men = [0.9] * 56 + [0.1] * 24 + [0.1] * 14 + [0.9] * 6
+    found = report(labels, women + men, [0] * 100 + [1] * 100)
+    said = gap_words(found)
+    assert said is not None
+    assert said.startswith("Accuracy differs by 20.0 points between groups (women, men). ")
+    # 100 positives of whom 74 are recognised, 100 negatives of whom 86 are.
+    expected = {group: values[EXPECTED] for group, values in found.by_group.items()}
+    assert expected == pytest.approx(
+        {"women": 0.2 * 0.74 + 0.8 * 0.86, "men": 0.8 * 0.74 + 0.2 * 0.86}
+    )
 
 
 def test_the_largest_gap_is_that_of_true_positive_rates() -> None:

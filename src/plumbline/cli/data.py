@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -64,7 +64,7 @@ def data_get(
     """Downloads what is missing of a data set, and compares the published checksums."""
     from plumbline.data import get
     from plumbline.data.base import FILES
-    from plumbline.experiments.recipe import require_known
+    from plumbline.experiments.settings import require_known
 
     require_known("data set", name, list(FILES))
     paths = get(name, progress=not json_)
@@ -134,7 +134,8 @@ def data_look(
         different = f">{KEPT:,}" if one.different is None else f"{one.different:,}"
         missing = f"{100 * one.missing / seen.rows:.1f} %" if one.missing else ""
         words = f"{one.wrong[:1].upper()}{one.wrong[1:]}. {one.advice}" if one.wrong else ""
-        kind = "target" if one.name == predicted else one.kind
+        used = {predicted: "target", **dict.fromkeys(seen.sensitive, "groups")}
+        kind = used.get(one.name, one.kind)
         shown.add_row(*map(escape, (one.name or "''", kind, different, missing, words)))
     console.print(shown)
     for problem in seen.problems:
@@ -160,8 +161,8 @@ def data_look(
 def _found_privately(seen: TableLook) -> str:
     """How many rows a value must have to be found by the command that is proposed."""
     from plumbline.data import DataError, Schema
+    from plumbline.data.table_plan import plan_table
     from plumbline.data.table_schema import DATE
-    from plumbline.data.tables import plan_table
     from plumbline.experiments.private_schema import SchemaQuestion
     from plumbline.instruments.describing import DELTA, EPSILON
 
@@ -173,6 +174,7 @@ def _found_privately(seen: TableLook) -> str:
     }
     if seen.target is None or seen.stuck:
         return ""
+    form: dict[str, Any] = {option.strip("-"): value for option, value in seen.options.items()}
     try:
         plan = plan_table(
             seen.path,
@@ -180,7 +182,7 @@ def _found_privately(seen: TableLook) -> str:
             sensitive=seen.sensitive,
             schema=Schema(sure),
             drop=[name for name in drop if name not in (seen.target, *seen.sensitive)],
-            **{option.strip("-"): value for option, value in seen.options.items()},
+            **form,
         )
     except DataError:
         return ""

@@ -15,6 +15,7 @@ from plumbline.data.loading import load
 from plumbline.data.own import as_splits
 from plumbline.data.table_encoding import TableEncoding, read_encoding
 from plumbline.data.table_look import TableLook, look_at
+from plumbline.data.table_options import TableOptions
 from plumbline.data.table_schema import Schema, read_schema
 from plumbline.data.tables import table
 from plumbline.data.text import Vocabulary, corpus
@@ -30,6 +31,7 @@ __all__ = [
     "TableEncoding",
     "TableError",
     "TableLook",
+    "TableOptions",
     "Vocabulary",
     "as_splits",
     "corpus",

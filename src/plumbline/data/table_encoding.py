@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 import torch
 from pydantic import TypeAdapter
@@ -34,10 +34,9 @@ from plumbline.data.table_files import (
     is_frame,
     open_table,
 )
+from plumbline.data.table_options import Missing
 
 FORMAT = 4
-Missing = Literal["error", "drop", "fill"]
-MISSING = ("error", "drop", "fill")
 FLAG = " (missing)"
 """How the name of the feature ends that says whether a column's cell is missing."""
 
@@ -125,7 +124,7 @@ class TableEncoding:
         self, table: Table, *, missing: Missing = "fill"
     ) -> Iterator[tuple[TableChunk, Tensor]]:
         """As ``read``, some rows at a time: as they are in the file, and ``[R, features]``."""
-        check_one_of("missing", missing, MISSING)
+        check_one_of("missing", missing, get_args(Missing))
         names = [one.name for one in self.columns]
         absent = [repr(name) for name in names if name not in table.names]
         if absent:

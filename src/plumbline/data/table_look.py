@@ -95,15 +95,16 @@ class TableLook:
 
     @property
     def _added(self) -> list[str]:
-        words, dropped = list[str](), list[str]()
+        words = list[str]()
+        lists: dict[str, list[str]] = {"--categorical": [], "--drop": []}
         pairs = [*self.options.items(), *(pair for one in self.columns for pair in one.options)]
         for option, value in dict.fromkeys(pairs):  # of several columns, each once
-            if option == "--drop":
-                dropped.append(_quoted(value))
+            if option in lists:
+                lists[option].append(_quoted(value))
             else:
                 words += [option, value]
-        if dropped:
-            words += ["--drop", ",".join(dropped)]
+        for option, names in lists.items():
+            words += [option, ",".join(names)] if names else []
         return words
 
 

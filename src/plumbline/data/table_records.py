@@ -20,7 +20,7 @@ from plumbline.data.table_schema import CATEGORY, DATE, HASH, NUMBER, TEXT
 from plumbline.data.table_target import numbers_of_target
 
 if TYPE_CHECKING:
-    from plumbline.data.tables import TablePlan
+    from plumbline.data.table_plan import TablePlan
 
 OTHER = "(other)"
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Unpack
 
 import tomli_w
 
@@ -22,6 +22,7 @@ from plumbline.checks import check_count, is_number
 from plumbline.data.encoding import check_one_of
 from plumbline.data.files import TableError
 from plumbline.data.table_dates import ORDERS, Order, days_of, iso
+from plumbline.data.table_options import StatedOptions
 from plumbline.registry import unknown
 
 NUMBER: Final = "number"
@@ -33,11 +34,6 @@ Kind = Literal["number", "category", "date", "hash", "text"]
 MEASURED: Final = (NUMBER, DATE)
 """The kinds that have a range."""
 Range = tuple[float, float]
-STATED = (
-    "schema", "categories", "categorical", "ranges", "fills", "numeric", "dates", "hashes", "texts",
-    "prefixes", "records",
-)  # fmt: skip
-"""The options of ``table`` that state something about it: the arguments of ``declared``."""
 _FIELDS = {
     NUMBER: ("kind", "range", "fill"),
     CATEGORY: ("kind", "categories", "fill", "prefix"),
@@ -218,42 +214,31 @@ def _require(file: Path, name: str, names: Sequence[str], of: str = "") -> None:
         raise TableError(f"{file}: {words}" if not of else words)
 
 
-def declared(
-    *,
-    schema: Schema | str | os.PathLike[str] | None = None,
-    categories: Mapping[str, Sequence[object]] | None = None,
-    categorical: Sequence[str] = (),
-    ranges: Mapping[str, Sequence[float | str]] | None = None,
-    fills: Mapping[str, float | str] | None = None,
-    numeric: Sequence[str] = (),
-    dates: Mapping[str, str] | Sequence[str] = (),
-    hashes: Mapping[str, int] | None = None,
-    texts: Mapping[str, int] | None = None,
-    prefixes: Mapping[str, int] | None = None,
-    records: int | None = None,
-) -> Schema:
+def declared(**stated: Unpack[StatedOptions]) -> Schema:
     """What was stated about a table, from a schema and from options, which come first.
 
     Raises:
         TableError: If a column is said to be of two kinds, or a value makes no sense.
     """
-    start = (
-        schema if isinstance(schema, Schema) else Schema() if not schema else read_schema(schema)
-    )
+    schema = stated.get("schema") or Schema()
+    start = schema if isinstance(schema, Schema) else read_schema(schema)
+    categorical, numeric = stated.get("categorical", ()), stated.get("numeric", ())
+    dates, records = stated.get("dates", ()), stated.get("records")
+    hashes, texts = stated.get("hashes") or {}, stated.get("texts") or {}
     for what, names in (("categorical", categorical), ("numeric", numeric), ("dates", dates)):
         if isinstance(names, str):
             raise TypeError(f"{what} is the text {names!r}; give a list of names.")
     orders = dates if isinstance(dates, Mapping) else dict.fromkeys(dates, "ymd")
     fields: dict[str, Mapping[str, Any]] = {
-        "categories": categories or {},
-        "range": ranges or {},
-        "fill": fills or {},
+        "categories": stated.get("categories") or {},
+        "range": stated.get("ranges") or {},
+        "fill": stated.get("fills") or {},
         "order": orders,
-        "bins": {**(hashes or {}), **(texts or {})},
-        "prefix": prefixes or {},
+        "bins": {**hashes, **texts},
+        "prefix": stated.get("prefixes") or {},
     }
     said: list[tuple[Kind, Iterable[str]]] = [(DATE, orders), (NUMBER, numeric)]
-    said += [(HASH, hashes or {}), (TEXT, texts or {})]
+    said += [(HASH, hashes), (TEXT, texts)]
     said += [(CATEGORY, (*fields["categories"], *categorical))]
     kinds: dict[str, Kind] = {n: c.kind for n, c in start.columns.items() if c.kind is not None}
     of_schema = dict(kinds)

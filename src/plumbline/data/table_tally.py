@@ -28,6 +28,7 @@ MANY_CLASSES, MANY_GROUPS, MANY_CATEGORIES = 100, 30, 200
 _MOSTLY, _ALL_BUT = 0.5, 0.95  # shares of a column's cells
 _SOME = 50  # cells that tell whether the others are worth a try as dates
 _FEW = 30  # rows of a group that is hard to judge by
+_CODES = 20  # the most different whole numbers that may be codes
 _WORDS = 3  # of a cell, on average, from which on it is text
 _MARKERS = {"na", "n/a", "#n/a", "nan", "null", "none", "nil", "?", "-", "--", ".", "missing"}
 _SURELY = {"na", "n/a", "#n/a", "nan", "null", "?"}
@@ -217,6 +218,15 @@ class Tally:
         named = high - low < 2 * self.present or _ID.search(self.name)
         if whole and unique and named and len(kept) >= 20:
             return _dropped(replace(found, kind="id"), "it numbers the rows")
+        if whole and 2 < len(kept) <= _CODES and high - low >= 2 * len(kept):
+            return found.noting(
+                "it holds few whole numbers with gaps, as codes do",
+                f"If so: --categorical {self.name}.",
+                ("--categorical", self.name),
+                remark=True,
+                kind="category",
+                column=Column(CATEGORY),
+            )
         found = replace(found, kind="number", column=Column(NUMBER))
         return self._with_markers(found)
 
@@ -239,7 +249,7 @@ class Tally:
         if not number:  # "none" and "-" may well be categories
             marks = [cell for cell in marks if cell.casefold() in _SURELY]
         odd = self._odd if number else 0
-        if marks:  # of a column with very many values, not all are counted
+        if number and marks:  # of a column with very many values, not all are counted
             odd = 0 if self._full else odd - sum(self._kept[mark] for mark in marks)
         words = f"{odd:,} of its cells {'is no number' if odd == 1 else 'are no numbers'}"
         if marks:

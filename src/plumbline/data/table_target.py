@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,10 +20,9 @@ from plumbline.data.encoding import to_unit_range
 from plumbline.data.files import TableError
 from plumbline.data.numbers import numbers_of
 from plumbline.data.table_counts import ColumnCounts
+from plumbline.data.table_options import Task
 from plumbline.data.table_schema import CATEGORY, NUMBER, Column, Kind
 
-Task = Literal["classification", "regression"]
-TASKS = ("classification", "regression")
 _NO_YES = (
     ("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1"), ("0.0", "1.0"),
     ("off", "on"), ("nein", "ja"), ("nee", "ja"), ("nej", "ja"), ("non", "oui"), ("no", "si"),

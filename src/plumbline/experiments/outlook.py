@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from plumbline.data.tables import TEST_FRACTION, plan_table
+from plumbline.data.table_plan import TEST_FRACTION, plan_table
 from plumbline.experiments.private_schema import SchemaQuestion
 from plumbline.mechanism.calibration import Plan
 from plumbline.models import build

@@ -13,8 +13,9 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from plumbline.experiments.recipe import SettingsPart, read_toml, require_known
+from plumbline.experiments.recipe import SettingsPart
 from plumbline.experiments.recipes import folder as recipes_folder
+from plumbline.experiments.settings import read_toml, require_known
 
 Size = Literal["quick", "answer", "paper"]
 SIZES: tuple[Size, ...] = get_args(Size)

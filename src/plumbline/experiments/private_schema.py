@@ -33,9 +33,9 @@ from scipy import special
 from torch import Tensor
 
 from plumbline.data.table_counts import NUMBERS, ColumnCounts, Counts
+from plumbline.data.table_plan import TablePlan
 from plumbline.data.table_schema import CATEGORY, MEASURED, NUMBER, Column, Kind, Schema
 from plumbline.data.table_target import in_class_order
-from plumbline.data.tables import TablePlan
 from plumbline.experiments.noisy_ranges import deviations, held_bins
 from plumbline.mechanism.accountant import Accountant
 from plumbline.mechanism.calibration import calibrate_noise

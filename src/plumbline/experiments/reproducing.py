@@ -26,8 +26,9 @@ from plumbline.experiments.paper_verdicts import (
 )
 from plumbline.experiments.papers import SIZES, PublishedFile, ReproductionFile, Size, names, read
 from plumbline.experiments.pool import OnProgress
-from plumbline.experiments.recipe import RecipeError, require_known
+from plumbline.experiments.recipe import RecipeError
 from plumbline.experiments.run_result import commit
+from plumbline.experiments.settings import require_known
 from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
 from plumbline.experiments.studies.base import NOT_RECORDED
 from plumbline.experiments.studies.comparison import BEST

@@ -14,18 +14,12 @@ from torch import Tensor, nn
 
 from plumbline import methods
 from plumbline.data import Splits
-from plumbline.data.tables import TEST_FRACTION
+from plumbline.data.table_plan import TEST_FRACTION
 from plumbline.experiments.files import EXPORTED, RECIPE, FileError, read_json
 from plumbline.experiments.named_code import check_recipe
 from plumbline.experiments.objects import found, is_object, present
-from plumbline.experiments.recipe import (
-    DataPart,
-    MethodPart,
-    ModelPart,
-    OptimizerPart,
-    Recipe,
-    accepts,
-)
+from plumbline.experiments.recipe import DataPart, MethodPart, ModelPart, OptimizerPart, Recipe
+from plumbline.experiments.recipe_parts import accepts
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.release import StepRelease
 from plumbline.methods import Method

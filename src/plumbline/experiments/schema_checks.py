@@ -9,23 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from plumbline.data.files import TableError
+from plumbline.data.table_plan import TablePlan
 from plumbline.data.table_schema import DATE, MEASURED, Column, Schema
-from plumbline.data.tables import TablePlan
 from plumbline.experiments.private_schema import SchemaQuestion
 
 _LISTED = 5  # the most options that an error proposes
+_MARGIN = 2  # a value that half of the rows have is to show
 
 
 def check_enough(plan: TablePlan, question: SchemaQuestion, rows: int) -> None:
-    """Refuses a table in which too little can be found, before that is charged.
+    """Refuses a table in which too little would be found, before that is charged.
 
-    This looks at the exact number of training rows. The refusal is for whoever holds the table; who
-    tells it to others tells that there are fewer rows than a value needs to show.
+    It knows the number of training rows, and no more: the declared one, or else the exact one. The
+    refusal is for whoever holds the table; who tells it to others tells that there are fewer rows
+    than it asks for.
+
+    Args:
+        plan: The table.
+        question: What is to be asked.
+        rows: How many rows are trained on.
 
     Raises:
-        TableError: If all rows together are too few for one class, or for one column's values.
+        TableError: If half of the rows are too few for one class, or for one column's values.
     """
-    hidden = [name for name in question.asked if rows < _least(plan, question, name)]
+    known = plan.training_records or rows
+    hidden = [name for name in question.asked if known < _MARGIN * _least(plan, question, name)]
     if plan.target in hidden or set(plan.features) <= set(hidden):
         _refuse(plan, question, plan.schema, hidden, spent=False)
 
@@ -84,6 +92,6 @@ def _refuse(
         f"value shows if some {float(f'{rows:.2g}'):,.0f} training rows have it, and with three "
         f"times the epsilon if a third of these do.{'' if spent else ' Nothing was charged.'} "
         f"Declare what you know: add {' '.join(advice)} to the command, with the table's own "
-        f"values{numbers}, or a schema (`plumbline data schema` writes one). Or take it from the "
-        "rows as they are (--from-data), which epsilon does not cover."
+        f"values{numbers}, or fill in the file that `plumbline data schema` writes (--schema). Or "
+        "take it from the rows as they are (--from-data), which epsilon does not cover."
     )

@@ -19,8 +19,9 @@ import torch
 
 from plumbline.data import Split, Splits
 from plumbline.data.table_files import TableSource
-from plumbline.data.table_schema import NUMBER, STATED, Column, Schema, declared
-from plumbline.data.tables import TablePlan, plan_table
+from plumbline.data.table_options import STATED
+from plumbline.data.table_plan import TablePlan, plan_table
+from plumbline.data.table_schema import NUMBER, Column, Schema, declared
 from plumbline.experiments.charging import open_ledger
 from plumbline.experiments.compatibility import check_fits
 from plumbline.experiments.data_identity import keep_identity

@@ -26,7 +26,8 @@ from plumbline.experiments.files import make_folder, write_json, write_text
 from plumbline.experiments.linear_baseline import with_simple_row
 from plumbline.experiments.objects import is_object
 from plumbline.experiments.pool import OnProgress, Progress, Workers
-from plumbline.experiments.recipe import WORST, MethodPart, Recipe, RecipeError, TunePart
+from plumbline.experiments.recipe import MethodPart, Recipe, RecipeError, TunePart
+from plumbline.experiments.recipe_parts import WORST
 from plumbline.experiments.run_result import RunResult
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.sharding import PartMade

@@ -23,6 +23,7 @@ ECE_BINS = 15
 
 ACCURACY = "accuracy"
 BASELINE = "baseline accuracy"
+EXPECTED = "accuracy by base rates"
 BALANCED = "balanced accuracy"
 AUC = "auc"
 AVERAGE_PRECISION = "average precision"
@@ -47,12 +48,14 @@ class Task:
         positive: The positive class.
         not_binary: Why there is no positive class, or None if there is one.
         majority: The class that most records have.
+        recalls: The share of each class's records that is predicted correctly.
     """
 
     classes: Integers
     positive: int
     not_binary: str | None
     majority: int
+    recalls: Floats
 
     @classmethod
     def of(cls, outcomes: Outcomes, positive: int = 1) -> Task:
@@ -63,7 +66,9 @@ class Task:
         if len(np.union1d(seen, [positive])) > 2:
             shown = ", ".join(map(str, seen[:10].tolist())) + (", ..." if len(seen) > 10 else "")
             why = f"it needs two classes, {positive} the positive one; the classes are {shown}"
-        return cls(classes, positive, why, int(classes[counts.argmax()]))
+        recalls = [outcomes.correct[outcomes.labels == one].mean() for one in classes]
+        majority = int(classes[counts.argmax()])
+        return cls(classes, positive, why, majority, np.array(recalls))
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,6 +120,11 @@ def _balanced_accuracy(outcomes: Outcomes, task: Task) -> float:
     of_class = outcomes.labels[:, None] == task.classes
     right = of_class & outcomes.correct[:, None]
     return float((right.sum(0) / of_class.sum(0)).mean())
+
+
+def _by_base_rates(outcomes: Outcomes, task: Task) -> float:
+    """The accuracy of these records if each class were recognised as well as among all."""
+    return float(task.recalls[np.searchsorted(task.classes, outcomes.labels)].mean())
 
 
 def _missing_class(outcomes: Outcomes, task: Task) -> str | None:
@@ -195,6 +205,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(LOSS, "lower", mean_loss, lambda outcomes, task: not_finite("losses", outcomes.losses)),
     # What one class for all would get: of a group, the class that is largest among all records.
     Metric(BASELINE, None, lambda outcomes, task: float(np.mean(outcomes.labels == task.majority))),
+    Metric(EXPECTED, None, _by_base_rates),
     # For a group that lacks a class scikit-learn takes the mean over the other classes, which is
     # another quantity; here the group has no value.
     Metric(BALANCED, "higher", _balanced_accuracy, _missing_class),

@@ -18,6 +18,7 @@ from plumbline.fairness.metrics import (
     BALANCED,
     BASELINE,
     CALIBRATION,
+    EXPECTED,
     LOSS,
     MACRO_F1,
     MOST_PREDICTED,
@@ -144,13 +145,13 @@ def gap_words(report: Report) -> str | None:
         return None
     size, between, (high, low) = gap
     text = f"Accuracy differs by {points(size)} points between groups"
-    bases = [_known(_plain(report.by_group[group].get(BASELINE))) for group in (high, low)]
-    if bases[0] is None or bases[1] is None or bases[0] - bases[1] < _EXPLAINED * size:
+    of_high, of_low = (_known(report.by_group[group].get(EXPECTED)) for group in (high, low))
+    if of_high is None or of_low is None or of_high - of_low < _EXPLAINED * size:
         text += f" ({between})."
     else:
         text += (
-            f" ({between}), which their base rates explain: one class for all would differ by "
-            f"{points(bases[0] - bases[1])} points."
+            f" ({between}), which their base rates explain: if it recognised each class equally "
+            f"well in all groups, it would differ by {points(of_high - of_low)} points."
         )
     rates = _gap(report, TRUE_POSITIVE_RATE)
     if rates is None or _known(report.overall.get(MOST_PREDICTED)) == 1.0:

@@ -12,13 +12,14 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, Unpack
 
 from pydantic import ValidationError
 
 from plumbline import methods
 from plumbline.clipping import Clipping, Flat
 from plumbline.data.base import DATASETS
+from plumbline.data.table_options import TableDescription
 from plumbline.evaluation import Evaluation
 from plumbline.experiments.loading import load_part
 from plumbline.experiments.objects import is_object, reference_to
@@ -33,11 +34,11 @@ from plumbline.experiments.recipe import (
     Recipe,
     RecipeError,
     TunePart,
-    with_schema_file,
-    wrong_fields,
 )
+from plumbline.experiments.recipe_parts import with_schema_file
 from plumbline.experiments.recipes import find
 from plumbline.experiments.run_spec import is_run, only_study, read_spec, width_of
+from plumbline.experiments.settings import wrong_fields
 from plumbline.experiments.settling import table_plan
 from plumbline.mechanism.accountant import Accountant
 from plumbline.mechanism.calibration import Budget
@@ -70,36 +71,6 @@ _USUAL_MODEL = ModelPart(name="mlp", options={"hidden": 64})
 _READINGS, _LOGGED = 10, 10
 
 
-class TableDescription(TypedDict, total=False):
-    """What describes a table: the options of ``plumbline.data.table``, which says what they are.
-
-    What is not declared is found privately, unless ``from_data`` takes it from the rows as they
-    are.
-    """
-
-    target: str
-    task: Literal["classification", "regression"]
-    sensitive: str | Sequence[str]
-    categorical: Sequence[str]
-    categories: Mapping[str, Sequence[object]]
-    ranges: Mapping[str, Sequence[float | str]]
-    dates: Mapping[str, str] | Sequence[str]
-    hashes: Mapping[str, int]
-    prefixes: Mapping[str, int]
-    texts: Mapping[str, int]
-    fills: Mapping[str, float | str]
-    records: int
-    schema: str | os.PathLike[str]
-    from_data: bool
-    drop: Sequence[str]
-    missing: Literal["fill", "drop", "error"]
-    missing_values: Sequence[str]
-    encoding: str
-    separator: str
-    decimal: str
-    test: str | os.PathLike[str]
-
-
 class Description(TableDescription, total=False):
     """What describes a run, or a comparison of many; all but the data may be left out.
 
@@ -109,6 +80,8 @@ class Description(TableDescription, total=False):
     Attributes:
         data: A csv or parquet file; a pandas data frame; tensors ``(x, y)`` or ``(x, y, groups)``;
             a torch data set of (x, y); a ``Splits``; a name of ``plumbline.data``.
+        target: Of a table, the column to predict. What is not declared of it is found privately,
+            unless ``from_data`` takes it from the rows as they are.
         model: An ``nn.Module``, of which every run starts from a copy; a function that builds one;
             "linear", "mlp", or with the sizes of its hidden layers "mlp=64,32".
         loss: One for each record, such as ``nn.CrossEntropyLoss(reduction="none")``.
@@ -139,6 +112,7 @@ class Description(TableDescription, total=False):
     """
 
     data: Any
+    target: str
     model: Any
     loss: Any
     method: Any
@@ -163,7 +137,7 @@ class Description(TableDescription, total=False):
     name: str
 
 
-_TABLE = tuple(TableDescription.__annotations__)
+_TABLE = ("target", *TableDescription.__annotations__)
 _BUDGET = {"delta": "delta", "batch": "expected_batch_size", "accountant": "accountant"}
 _OWN = {"epsilon": "epsilon", "epochs": "epochs", "batch": "expected_batch_size"}
 

@@ -14,7 +14,8 @@ from typing import Any
 from plumbline.experiments.comparing import ComparisonTable, MethodRow, compare
 from plumbline.experiments.files import read_rows
 from plumbline.experiments.probing import DIAGNOSTICS
-from plumbline.experiments.recipe import Recipe, require_known
+from plumbline.experiments.recipe import Recipe
+from plumbline.experiments.settings import require_known
 from plumbline.experiments.studies.base import Job, Measured, Measurements, study
 from plumbline.experiments.studies.larger_class import LARGER_CLASS, larger_class
 from plumbline.fairness import Estimate, Number, Undefined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plumbline.experiments.recipe import WORST
+from plumbline.experiments.recipe_parts import WORST
 from plumbline.fairness import NOT_COVERED
 from plumbline.fairness.evaluating import BY_NAME
 from plumbline.formats import finite, short
