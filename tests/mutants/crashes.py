@@ -200,10 +200,7 @@ MUTANTS = (
         "file_lock.py",
         "    try:\n        lock(descriptor)\n",
         "    try:\n        pass\n",
-        (
-            "training/test_keeping.py::"
-            "test_while_one_process_makes_a_run_no_other_goes_on_with_it",
-        ),
+        ("training/test_keeping.py::test_while_one_process_makes_a_run_no_other_goes_on_with_it",),
     ),
     Mutant(
         "run locked after its refund",
@@ -211,10 +208,7 @@ MUTANTS = (
         "training/session.py",
         "_keeper(setup, ranks) if there else None",
         "None",
-        (
-            "training/test_keeping.py::"
-            "test_while_one_process_makes_a_run_no_other_goes_on_with_it",
-        ),
+        ("training/test_keeping.py::test_while_one_process_makes_a_run_no_other_goes_on_with_it",),
     ),
     Mutant(
         "run that goes on in a fork",
