@@ -15,8 +15,9 @@ SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 
 # These know nothing of the others.
 # fmt: off
-SHARED = {"checks", "compiled", "durable", "formats", "record_errors", "record_random", "registry",
-          "results", "spaces", "state", "transformer_masks", "without_trace"}
+SHARED = {"checks", "compiled", "durable", "file_lock", "formats", "record_errors",
+          "record_random", "registry", "results", "spaces", "state", "transformer_masks",
+          "without_trace"}
 # fmt: on
 STAGES = {"sampling", "noise", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
 CORE = STAGES | {"training", "methods", "augmentations"}
@@ -34,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "mechanism": {
         "compiled",
         "durable",  # what to do about what the system refuses, of a ledger's file too
+        "file_lock",
         "results",
     },  # the statement for programs names infinity as all JSON does
     "sampling": {"mechanism"},  # a sampler emits the event that is accounted
@@ -47,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "checks": set(),
     "compiled": set(),
     "durable": set(),
+    "file_lock": set(),
     "formats": set(),
     "record_errors": set(),
     "record_random": set(),

@@ -58,3 +58,16 @@ def test_new_rows(call: Called, tmp_path: Path) -> None:
         assert call.out + call.err
         for secret in (WORD, NUMBER):
             assert secret not in call.out + call.err
+
+
+def test_names_that_look_like_markup_are_text(call: Called, tmp_path: Path) -> None:
+    """An error about them would name a class, after everything was charged."""
+    path = people(tmp_path / "people.csv")
+    text = path.read_text().replace("low", "[/low]").replace(",f,", ",[bold]f,")
+    path.write_text(text.replace("city", "[/]"))
+    assert call(*TRAIN, "--from-data", "--no-page") == 0
+    assert "[/low]" in call.out
+    assert "[bold]f" in call.out
+    (result,) = (tmp_path / "run" / "people").glob("*/result.json")
+    assert call("predict", result.parent, "--data", "people.csv", "--out", "out.csv") == 0
+    assert "[/low]" in call.out + call.err

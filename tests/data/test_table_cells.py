@@ -71,9 +71,11 @@ def test_what_a_program_spells_otherwise_is_the_same_category(
 
 
 def test_a_cell_has_no_say_about_another() -> None:
-    cells, categories = ["1.0", "2", "1", "True", "x", "1.0"], ["1", "2.0", "true"]
-    assert places_of(cells, categories).tolist() == [0, 1, 0, 2, 3, 0]
-    assert [int(places_of([one], categories)[0]) for one in cells] == [0, 1, 0, 2, 3, 0]
+    """Nor does one that is spelled between it and a category, as 1.0 is between 1.0.0 and 1."""
+    cells, categories = ["1.0", "2", "1", "True", "x", "1.0", "1.0.0"], ["1", "2.0", "true"]
+    places = [0, 1, 0, 2, 3, 0, 3]
+    assert places_of(cells, categories).tolist() == places
+    assert [int(places_of([one], categories)[0]) for one in cells] == places
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,12 @@ def test_a_cell_has_no_say_about_another() -> None:
         (pd.NA, ""),
         (pd.NaT, ""),
         (3, "3"),
-        (3.0, "3.0"),
+        (3.0, "3"),
+        (np.float32(3), "3"),
+        (-0.0, "0"),
+        (3.5, "3.5"),
+        (float("inf"), "inf"),
+        (1e300, "1e+300"),
         (True, "True"),
         (np.bool_(False), "False"),
         (date(2021, 4, 3), "2021-04-03"),
@@ -99,6 +106,14 @@ def test_a_cell_has_no_say_about_another() -> None:
 )
 def test_cells_of_programs_as_text(cell: Any, text: str) -> None:
     assert as_text(cell) == text
+
+
+def test_a_missing_cell_changes_no_other_of_its_column() -> None:
+    """It makes whole numbers floats; the names of categories would tell, and hashes too."""
+    whole, lacking = (pd.DataFrame({"ward": cells})["ward"] for cells in ([1, 2], [1, 2, None]))
+    assert lacking.dtype != whole.dtype
+    texts = [as_text(cell) for cell in lacking.tolist()]
+    assert texts == [*(as_text(cell) for cell in whole.tolist()), ""]
 
 
 @pytest.mark.parametrize("order", ["ymd", "dmy", "mdy"])

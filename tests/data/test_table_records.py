@@ -61,3 +61,21 @@ def test_a_class_that_is_declared_alone_is_refused(tmp_path: Path) -> None:
             ranges={"a": (0, 60)},
             categories={"y": ["no"]},
         )
+
+
+@pytest.mark.parametrize("column", ["y", "a"])
+def test_an_unknown_value_is_refused_without_naming_those_of_other_rows(
+    tmp_path: Path, column: str
+) -> None:
+    """Values that are declared are named; those that were taken from the rows are not."""
+    train, test = tmp_path / "train.csv", tmp_path / "test.csv"
+    train.write_text("a,y\n" + "Oslo,low\nSECRET,high\nRome,SECRET\n" * 10)
+    test.write_text("a,y\nCairo,low\n" if column == "a" else "a,y\nOslo,new\n")
+    options = {"target": "y", "sensitive": "a", "test": test}
+    with pytest.raises(TableError, match=f"'{column}' has a value in row 1 of test.csv") as taken:
+        table(train, **options, from_data=True)
+    for word in ("SECRET", "Cairo", "new", "Rome"):
+        assert word not in str(taken.value)
+    values = {"y": ["low", "high", "SECRET"], "a": ["Oslo", "Rome", "SECRET"]}
+    with pytest.raises(TableError, match=r"none of its 3: .*SECRET"):
+        table(train, **options, categories=values, records=30)

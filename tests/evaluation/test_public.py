@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections import Counter
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import plumbline as pl
-from plumbline.clipping import Flat
+from plumbline.clipping import Flat, GroupBatchNorm
 from plumbline.evaluation import BatchClipping, predict
 from plumbline.record_random import Draws
 from tests.methods.literal import CLIP, LOSS, Case, Reference, clipped, close, flat, images, network
@@ -52,6 +53,21 @@ def test_prediction_is_the_majority_over_draws(training: bool) -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert "forward" not in vars(model[1])
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_the_statement_says_what_goes_through_the_model_beside_a_record() -> None:
+    """And that nothing about public inputs is protected. Buckets mix records, and it says so."""
+    run = trained(pl.methods.batch_clipping(PUBLIC), **normed())
+    told = json.loads(run.private.statement("json"))
+    assert any(f"the {len(PUBLIC)} public inputs that accompany" in x for x in told["not_covered"])
+    assert "the public inputs drawn for it" in told["assumptions"]["by_construction"][0]
+    assert told["given"] == []
+    buckets = pl.methods.compose(clipping=GroupBatchNorm(1.0, 4))
+    assert (buckets.company, buckets.not_covered) == ("bucket", ())
+    assert (pl.methods.dpsgd(clip=1.0).company, pl.methods.dpsgd(clip=1.0).not_covered) == (
+        "none",
+        (),
+    )
 
 
 def test_of_classes_with_as_many_votes_the_first_wins() -> None:

@@ -54,6 +54,16 @@ def test_the_model_subtracts_the_mean_of_the_training_records() -> None:
     private.close()
 
 
+def test_a_hidden_number_of_records_is_not_divided_by() -> None:
+    """Where another one is public, it is known and the exact one is not."""
+    one = centred(noise=1e-9)
+    splits = load_data(one)
+    exact = centre_of(started(one, splits).model).mean.clone()
+    splits.train.public_records = 2 * len(splits.train)
+    halved = centre_of(started(one, splits).model).mean
+    torch.testing.assert_close(2 * halved, exact, rtol=1e-5, atol=1e-6)
+
+
 def test_epsilon_the_ledger_and_the_statement_count_it(tmp_path: Path) -> None:
     one = centred()
     result = run(one, tmp_path)

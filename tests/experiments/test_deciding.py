@@ -121,6 +121,15 @@ def test_what_does_not_fit_the_classes_is_refused(
         check_decision(recipe(**given), classes)
 
 
+def test_classes_that_were_taken_from_the_rows_are_not_named() -> None:
+    given = {"name": "table", "options": {"path": "my.csv", "target": "ill", "from_data": True}}
+    taken = recipe(data=given, class_weights={"yes": 2.0})
+    with pytest.raises(RecipeError, match="no class called 'yes' in the training rows") as refused:
+        check_decision(taken, ("SECRET", "yesterday"))
+    assert "SECRET" not in str(refused.value)
+    assert "yesterday" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     "given", [{"threshold": 0.0}, {"threshold": "often"}, {"class_weights": {"a": -1.0}}]
 )

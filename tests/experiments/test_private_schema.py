@@ -99,6 +99,33 @@ def test_one_row_moves_the_counts_by_the_sensitivity_at_most(tmp_path: Path, ext
     assert {round(move, 8) for move in moves} == {0.0, 1.0}
 
 
+def test_one_row_moves_large_counts_by_one(tmp_path: Path) -> None:
+    """Under the same noise; float32 has no odd numbers beyond 2^24."""
+    question = SchemaQuestion.about(planned(tmp_path, rows(20)), epsilon=3, delta=DELTA)
+    assert question is not None
+    many = 2**24 + 1
+    noisy = [private_schema._Noisy(SeededSource(0), question).rows(many + k) for k in range(3)]
+    assert [b - a for a, b in itertools.pairwise(noisy)] == pytest.approx([1, 1], abs=1e-6)
+    assert question.threshold("city", 1) < 2**20
+    fills = []
+    for more in range(3):  # which of two categories has one row more than the other
+        column = ColumnCounts()
+        column.categories.update({"a": many + more, "b": many + 1})
+        drawn = private_schema._Noisy(_Still(), question)
+        fills.append(drawn.categories("city", column, 1).fill)
+    assert fills == ["b", "a", "a"]  # the first of equal ones
+
+
+class _Still(SeededSource):
+    """Noise that is the same for every count."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def once(self, *name: Any) -> Any:
+        return self.stream("same")
+
+
 def test_the_noise_of_a_count_is_that_of_its_column(tmp_path: Path) -> None:
     """Measured over seeds: the target's is sqrt(5) times smaller than the others'."""
     question = SchemaQuestion.about(planned(tmp_path, rows(20)), epsilon=3, delta=DELTA)

@@ -200,6 +200,9 @@ def listed(text: str, title: str) -> str:
     [
         ({}, "This holds by construction", "under torch.vmap"),
         ({"isolation": "loop"}, "This holds by construction", "one record after the other"),
+        ({"company": "public"}, "This holds by construction", "and the public inputs drawn for it"),
+        ({"company": "bucket"}, "This holds by construction", "records mix in buckets alone"),
+        ({"company": "bucket"}, "This holds by construction", "there is no other bucket"),
         ({"unit": "user"}, "This holds by construction", "one user moves an answer by no more"),
         ({"audited": "Nothing moved."}, "This is tested", "own records: Nothing moved"),
         ({}, "This is trusted", "no other run, figure or copy"),
@@ -208,6 +211,7 @@ def listed(text: str, title: str) -> str:
         ({}, "This is trusted", "nobody reads the memory"),
         ({"seeded": True}, "This is trusted", "the seed is secret, and nobody reads the memory"),
         ({}, "This is trusted", "mixup"),
+        ({}, "This is trusted", "one that is removed leaves its place empty"),
         ({}, "This is trusted", "keeps nothing outside of the model"),
     ],
 )

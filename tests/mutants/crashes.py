@@ -194,4 +194,28 @@ MUTANTS = (
         "    if False:\n        raise CheckpointMismatch",
         ("training/test_checkpoint.py::test_a_change_is_refused_and_named",),
     ),
+    Mutant(
+        "run that two processes make",
+        "the second is refunded steps that the first has charged ahead and then makes",
+        "file_lock.py",
+        "    try:\n        lock(descriptor)\n",
+        "    try:\n        pass\n",
+        ("training/test_keeping.py::test_while_one_process_makes_a_run_no_other_goes_on_with_it",),
+    ),
+    Mutant(
+        "run locked after its refund",
+        "who finds it locked has refunded steps of the one who makes it",
+        "training/session.py",
+        "_keeper(setup, ranks) if there else None",
+        "None",
+        ("training/test_keeping.py::test_while_one_process_makes_a_run_no_other_goes_on_with_it",),
+    ),
+    Mutant(
+        "run that goes on in a fork",
+        "parent and child make the same steps, and without a ledger they count once",
+        "training/journal.py",
+        "if self._lock.owner != os.getpid():",
+        "if False:",
+        ("training/test_keeping.py::test_a_fork_of_a_run_makes_no_step",),
+    ),
 )

@@ -107,8 +107,8 @@ MUTANTS = (
     Mutant(
         "two writers of a ledger",
         "two processes charge past each other",
-        "mechanism/ledger_file.py",
-        "            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "file_lock.py",
+        "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
         "            pass\n",
         (
             "mechanism/test_ledger.py::test_a_second_opening_in_the_same_process_is_locked_out",

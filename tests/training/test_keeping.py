@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import gc
 import os
 import shutil
 from collections.abc import Callable
@@ -14,10 +15,12 @@ import torch
 import plumbline as pl
 from plumbline import Ledger, Private
 from plumbline.mechanism.ledger import LedgerError
+from plumbline.mechanism.shared_ledger import SharedLedger
 from plumbline.methods import METHODS
 from plumbline.training import journal, keeping
 from plumbline.training.checkpoint_file import CheckpointError
 from plumbline.training.journal import journal_path, read
+from tests.mechanism.forked import in_child
 from tests.training.runs import BUDGET, RECORDS, STEPS, Run, charged, weights
 
 OTHER_RECORDS = ("batch_clipping", "self_augmented")  # need images; they keep nothing
@@ -410,3 +413,44 @@ def test_of_two_objects_of_a_run_the_first_makes_no_step_more(
         resumed = Run(settings={"ledger": ledger}).make(checkpoint=checkpoint)
         assert (resumed.made, resumed.charged) == (6, charged(book))
         assert charged(book) >= 6
+
+
+def test_while_one_process_makes_a_run_no_other_goes_on_with_it(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """It would be refunded steps that the first has charged ahead and makes a moment later."""
+    ledger = SharedLedger.open(tmp_path / "ledger", reserve=50)
+    run = Run(settings={"ledger": ledger})
+    private = run.train(run.make(checkpoint=checkpoint), 2)
+
+    def goes_on() -> str:
+        with SharedLedger.open(tmp_path / "ledger", reserve=50) as own:
+            try:
+                Run(settings={"ledger": own}).make(checkpoint=checkpoint)
+            except CheckpointError as error:
+                return str(error)
+            return "it went on"
+
+    assert f"is being made by process {os.getpid()}" in in_child(goes_on)
+    run.train(private, 1)
+    assert charged(tmp_path / "ledger") == STEPS  # nothing was refunded
+    del private  # as if the process had ended
+    gc.collect()
+    assert in_child(goes_on) == "it went on"
+
+
+@pytest.mark.parametrize("book", [True, False])
+def test_a_fork_of_a_run_makes_no_step(checkpoint: Path, tmp_path: Path, book: bool) -> None:
+    settings = {"ledger": Ledger.open(tmp_path / "ledger", reserve=50)} if book else {}
+    run = Run(settings=settings)
+    private = run.train(run.make(checkpoint=checkpoint), 2)
+
+    def steps() -> str:
+        at = weights(run.model)
+        with pytest.raises((CheckpointError, LedgerError), match="is a fork of it"):
+            run.train(private, 1)
+        return "moved" if not torch.equal(weights(run.model), at) else "did not move"
+
+    assert in_child(steps) == "did not move"
+    run.train(private, 1)
+    assert read(checkpoint, private=False).begun == 3

@@ -35,10 +35,10 @@ app = typer.Typer(
     epilog="A first look: [bold]plumbline compare demo[/bold]. Every command has examples: "
     "[bold]plumbline train --help[/bold].",
 )
-console = Console()
+console = Console(markup=False)  # names of columns, groups and classes are text
 """For results."""
 
-aside = Console(stderr=True)
+aside = Console(stderr=True, markup=False)
 """For progress and errors: what is piped on stays clean."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]

@@ -104,7 +104,7 @@ def budget(
     blocks = console.encoding.lower().startswith("utf")
     spent = [value for _, value in curve]
     for line in chart(spent, last=epochs, unit="epochs", blocks=blocks):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False)
 
 
 def _show_bands(choices: list[Choice], momentum: float) -> None:

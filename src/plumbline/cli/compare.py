@@ -181,7 +181,7 @@ def compare(
     console.print()
     for what, path in (("runs", found.folder), ("page", written)):
         if path is not None:
-            console.print(f"{what}: {path}", highlight=False, soft_wrap=True, markup=False)
+            console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
 
 
 def comparison(made: ComparisonTable) -> Shown:

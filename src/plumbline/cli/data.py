@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from plumbline.cli.app import Json, WrongUse, app, console, examples, show, show_json, table
 from plumbline.cli.table_options import (
@@ -74,7 +73,7 @@ def data_get(
     if not paths:
         show(f"'{name}' comes with the package; there is nothing to download.")
     for path in paths:
-        console.print(str(path), highlight=False, soft_wrap=True, markup=False)
+        console.print(str(path), highlight=False, soft_wrap=True)
 
 
 Encoding = Annotated[str, typer.Option(help=ENCODING)]
@@ -136,7 +135,7 @@ def data_look(
         words = f"{one.wrong[:1].upper()}{one.wrong[1:]}. {one.advice}" if one.wrong else ""
         used = {predicted: "target", **dict.fromkeys(seen.sensitive, "groups")}
         kind = used.get(one.name, one.kind)
-        shown.add_row(*map(escape, (one.name or "''", kind, different, missing, words)))
+        shown.add_row(one.name or "''", kind, different, missing, words)
     console.print(shown)
     for problem in seen.problems:
         show(problem)
@@ -155,7 +154,7 @@ def data_look(
         )
         return
     show(f"To go on{'' if target else ', with the column to predict'}:")
-    console.print(seen.command, highlight=False, soft_wrap=True, markup=False)
+    console.print(seen.command, highlight=False, soft_wrap=True)
 
 
 def _found_privately(seen: TableLook) -> str:

@@ -164,14 +164,14 @@ def _norms(row: dict[str, Any]) -> None:
     blocks = console.encoding.lower().startswith("utf")
     console.print(f"\ngradient norms after step {row['step']:,}", highlight=False)
     for line in columns(counts, 4, blocks=blocks):
-        console.print(f"  {line}", highlight=False, markup=False)
+        console.print(f"  {line}", highlight=False)
     ends = f"{edges[0]:.2g}".ljust(len(counts) - 6) + f"{edges[-1]:.2g}"
     if isinstance(clip, float):
         place = min(len(counts), sum(edge <= clip for edge in edges[:-1]))
         mark = ("▲" if blocks else "^") + f" clip {short(clip)}"
         before = place - 1 if place else 0
-        console.print(f"  {' ' * before}{mark}", highlight=False, markup=False)
-    console.print(f"  {ends} (logarithmic)", highlight=False, markup=False)
+        console.print(f"  {' ' * before}{mark}", highlight=False)
+    console.print(f"  {ends} (logarithmic)", highlight=False)
 
 
 def _symmetry(row: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from plumbline.cli.app import Json, app, console, examples, show, show_json, table
 from plumbline.formats import tiny
@@ -116,5 +115,5 @@ def _show(found: Export) -> None:
 def _files(title: str, words: str, files: Mapping[str, str]) -> None:
     shown = table(title, words, numbers=False)
     for name, why in files.items():
-        shown.add_row(name, Text(why))
+        shown.add_row(name, why)
     console.print(shown)

@@ -6,6 +6,7 @@ import inspect
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from plumbline.cli.app import Json, app, console, examples, show, show_json, table
 from plumbline.cli.options import methods_starting
@@ -75,8 +76,8 @@ def _one(row: Row, json_: bool) -> None:
         shown = {k: v if isinstance(v, plain) else repr(v) for k, v in settings.items()}
         show_json({**vars(row), "about": about, "settings": shown})
         return
-    console.print(f"[bold]{row.name}[/bold] ({row.source})", highlight=False)
-    console.print(about, highlight=False, markup=False)
+    console.print(Text.assemble((row.name, "bold"), f" ({row.source})"))
+    console.print(about, highlight=False)
     facts = table("", "", numbers=False)
     facts.show_header = False
     facts.add_row("asks in each step", row.queries)

@@ -32,6 +32,6 @@ def report(
     if json_:
         show_json({"page": str(page)})
     else:
-        console.print(str(page), highlight=False, soft_wrap=True, markup=False)
+        console.print(str(page), highlight=False, soft_wrap=True)
     if open_:
         webbrowser.open(page.resolve().as_uri())

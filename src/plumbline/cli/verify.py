@@ -101,7 +101,7 @@ def _show_one(found: Verification) -> None:
     console.print()
     shown = table("what", "outcome", "found", numbers=False)
     for check in found.checks:
-        shown.add_row(check.what, _outcome(check), Text(check.words))
+        shown.add_row(check.what, _outcome(check), check.words)
     console.print(shown)
     wrong, unknown = found.of(CONTRADICTED), found.of(UNKNOWN)
     counted = f"{len(found.of(CONFIRMED))} confirmed, {len(unknown)} could not be"

@@ -124,10 +124,12 @@ def places_of(cells: Sequence[str], categories: Sequence[str]) -> npt.NDArray[np
     cells as numbers or truth values may spell them so.
     """
     known = {value: place for place, value in enumerate(categories)}
-    for cell in set(cells).difference(known):
-        there = [known[other] for other in _spellings(cell) if other in known]
-        known[cell] = there[0] if there else len(categories)
-    return np.array([known[cell] for cell in cells], np.int64)
+    # Looked up among the categories alone: which other cells there are must not matter.
+    places = {
+        cell: next((known[one] for one in (cell, *_spellings(cell)) if one in known), len(known))
+        for cell in set(cells)
+    }
+    return np.array([places[cell] for cell in cells], np.int64)
 
 
 def _spellings(cell: str) -> tuple[str, ...]:
@@ -223,6 +225,7 @@ def bins_of(hashes: npt.NDArray[np.uint64], bins: int) -> tuple[npt.NDArray[np.i
 
 # From files and programs to text
 
+_EXACT = 2**53  # below it, floats are the whole numbers that they were
 _COMMA_NUMBER = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+)?(,\d+)?(?:[eE][+-]?\d+)?")
 
 
@@ -251,6 +254,9 @@ def texts_of(
 def as_text(cell: Any, order: Order = "ymd") -> str:
     """A cell of a data frame, or a value of JSON, as text; a missing one is empty.
 
+    A whole number has no decimals. In pandas one missing cell makes a column of whole numbers one
+    of floats: the names of its categories would tell of that cell.
+
     Args:
         cell: The cell.
         order: In which a date is written.
@@ -260,6 +266,8 @@ def as_text(cell: Any, order: Order = "ymd") -> str:
     if isinstance(cell, datetime.date) and cell == cell:  # which pandas' missing date is not
         written = {"y": f"{cell.year:04}", "m": f"{cell.month:02}", "d": f"{cell.day:02}"}
         return "-".join(written[part] for part in order)
+    if isinstance(cell, float | np.floating) and cell.is_integer() and abs(cell) < _EXACT:
+        cell = int(cell)
     words = str(cell)
     return "" if words in ("None", "nan", "NaT", "<NA>") else words
 

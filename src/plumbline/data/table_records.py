@@ -79,15 +79,31 @@ class Encoder:
             elif self._plan.one_class_found:
                 y[these] = torch.from_numpy(places_of(cells[target], self.encoding.classes[:-1]))
             else:
-                y[these] = _coded(cells[target], self.encoding.classes, target, where)
+                y[these] = self._coded(cells[target], self.encoding.classes, target, where)
             for name, values in self._groups.items():
                 if name in self._plan.found:
                     own = torch.from_numpy(places_of(cells[name], values[:-1]))
                 else:
-                    own = _coded(cells[name], values, name, where)
+                    own = self._coded(cells[name], values, name, where)
                 group[these] = group[these] * len(values) + own
             start += len(chunk)
         return Split(x, y, group if self._groups else None)
+
+    def _coded(
+        self, cells: Sequence[str], values: Sequence[str], name: str, where: Where
+    ) -> Tensor:
+        """The place of each cell among the values; refuses another without saying what it is.
+
+        Values that were taken from the rows are not named either.
+        """
+        coded = torch.from_numpy(places_of(cells, values))
+        if bool((others := coded == len(values)).any()):
+            some = f": {', '.join(values[:10])}{', ...' if len(values) > 10 else ''}"
+            raise TableError(
+                f"The column '{name}' has a value in {where(int(others.nonzero()[0]))} that is "
+                f"none of its {len(values)}{'' if name in self._plan.taken else some}."
+            )
+        return coded
 
     def filled(self, parts: Iterable[Split]) -> dict[str, int]:
         """In how many rows each column was filled, where a feature says so."""
@@ -117,17 +133,6 @@ class Encoder:
                     f"No row has one of the categories that are declared for '{others[feature]}'; "
                     "are they spelled as in the table?"
                 )
-
-
-def _coded(cells: Sequence[str], values: Sequence[str], name: str, where: Where) -> Tensor:
-    """The place of each cell among the values; refuses another without saying what it is."""
-    coded = torch.from_numpy(places_of(cells, values))
-    if bool((others := coded == len(values)).any()):
-        raise TableError(
-            f"The column '{name}' has a value in {where(int(others.nonzero()[0]))} that is none of "
-            f"its {len(values)}: {', '.join(values[:10])}{', ...' if len(values) > 10 else ''}."
-        )
-    return coded
 
 
 def _intersections(sensitive: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

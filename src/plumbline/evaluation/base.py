@@ -184,6 +184,11 @@ class Evaluation(Stateful, ABC):
         """Why several processes cannot share the records of a step, or None."""
         return None
 
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What it uses that no guarantee covers, for the statement."""
+        return ()
+
     def queries(self, noise_multiplier: float) -> tuple[GaussianQuery, ...]:
         """The questions of ``before``, declared."""
         return ()

@@ -53,6 +53,13 @@ class BatchClipping(Evaluation):
     def passes(self) -> int:
         return 1 + self.companions
 
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        return (
+            f"the {len(self.public):,} public inputs that accompany the records: nothing about "
+            "them is protected, and they must not be about the people who are",
+        )
+
     def see(self, chunk: Chunk) -> Chunk:
         times = 1 + self.companions
         draws = chunk.draws("companions")

@@ -44,7 +44,10 @@ def check_decision(recipe: Recipe, classes: Sequence[str]) -> None:
                 "Class weights are given, and the target is a number; leave --class-weights out."
             )
         if name not in classes:
-            raise RecipeError(f"Class weights: {unknown('class called', name, list(classes))}")
+            words = unknown("class called", name, list(classes))
+            if recipe.data.options.get("from_data"):  # an error names no value of a row
+                words = f"there is no class called {name!r} in the training rows."
+            raise RecipeError(f"Class weights: {words}")
 
 
 def threshold_words(threshold: float, classes: Sequence[str], *, chosen: bool) -> str:

@@ -230,13 +230,13 @@ class _Noisy:
 
     def rows(self, exact: int) -> float:
         """The number of rows."""
-        return float(self._with_noise(torch.tensor([float(exact)]), self._question.std(), "rows"))
+        return float(self._with_noise(_exactly(exact), self._question.std(), "rows"))
 
     def kind(self, name: str, column: ColumnCounts) -> Kind | None:
         """Whether a column holds numbers or categories; None where the noise leaves it open."""
         std = _std(self._question.release.queries[0], len(self._question.unknown))
-        exact = torch.tensor([float(column.numbers - column.words)])
-        more = float(self._with_noise(exact, std, "kind", name))
+        exact = column.numbers - column.words
+        more = float(self._with_noise(_exactly(exact), std, "kind", name))
         if abs(more) < _SURE * std:
             return None
         return NUMBER if more > 0 else CATEGORY
@@ -244,10 +244,9 @@ class _Noisy:
     def categories(self, name: str, column: ColumnCounts, categorical: int) -> Column:
         """The categories that pass, by name, and the one of them that most cells seem to have."""
         limit, std = self._question.threshold(name, categorical), self._question.std(name)
-        exact = {value: torch.tensor([float(n)]) for value, n in sorted(column.categories.items())}
         noisy = {
-            value: float(self._with_noise(times, std, "category", name, value))
-            for value, times in exact.items()
+            value: float(self._with_noise(_exactly(times), std, "category", name, value))
+            for value, times in sorted(column.categories.items())
         }
         kept = {value: times for value, times in noisy.items() if times > limit}
         fill = column.column.fill or max(kept, key=kept.__getitem__, default=None)
@@ -276,7 +275,12 @@ class _Noisy:
         # By name, and not by place: one category more does not shift the noise of the others.
         position = int.from_bytes(hashlib.sha256(repr(what).encode()).digest()[:7], "big")
         noise = self._source.once("schema", position)
-        return add_noise({"": exact.double()}, std, noise)[""]
+        return add_noise({"": exact}, std, noise)[""]
+
+
+def _exactly(count: int) -> Tensor:
+    """A count, ``[1]``; in float32, one row more than 2^24 would move it by two."""
+    return torch.tensor([count], dtype=torch.float64)
 
 
 def _std(query: GaussianQuery, entries: int) -> float:

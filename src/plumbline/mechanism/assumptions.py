@@ -11,11 +11,21 @@ from typing import Literal
 
 Unit = Literal["record", "user"]
 Isolation = Literal["vmap", "loop"]
+Company = Literal["none", "public", "bucket"]
+"""What a record goes through the model with: nothing, public inputs, or others of its bucket."""
 
 APART: dict[Isolation, str] = {
     "vmap": "all records of a batch at once under torch.vmap, inside of which there is no other "
     "record",
     "loop": "one record after the other",
+}
+_RUN: dict[Company, str] = {
+    "none": "records do not mix: each is read by itself, and model and loss are run for a single "
+    "record",
+    "public": "records do not mix: each is read by itself, and model and loss are run for a single "
+    "record and the public inputs drawn for it",
+    "bucket": "records mix in buckets alone, which each draws by itself: each is read by itself, "
+    "and model and loss are run for a single bucket, whose gradient is bounded as a whole",
 }
 _RECORDED = (
     "at the start: the operations of a single record's run, recorded on made-up records and "
@@ -44,22 +54,31 @@ class Assumptions:
 
 
 def assumptions(
-    *, unit: Unit, isolation: Isolation, recorded: bool, seeded: bool, audited: str
+    *,
+    unit: Unit,
+    isolation: Isolation,
+    company: Company,
+    recorded: bool,
+    seeded: bool,
+    audited: str,
 ) -> Assumptions:
     """The assumptions of a run.
 
     Args:
         unit: Whose presence is protected.
         isolation: How records are kept apart.
+        company: What a record goes through the model with.
         recorded: Whether the operations of a single record's run are recorded and repeated.
         seeded: Whether the randomness comes from a seed.
         audited: What was found when neighbouring batches were compared, if they were.
     """
+    apart = APART[isolation]
+    if company == "bucket":
+        apart = apart.replace("record", "bucket")
     key = "the seed is secret, and nobody" if seeded else "nobody"
     return Assumptions(
         by_construction=(
-            "records do not mix: each is read by itself, and model and loss are run for a single "
-            f"record, {APART[isolation]}",
+            f"{_RUN[company]}, {apart}",
             f"one {unit} moves an answer by no more than its bound, the rounding of norms and sums "
             "included; a record that is not finite counts as zero",
             "noise is drawn on a public grid, so that no digit of an answer tells what it was "
@@ -77,6 +96,8 @@ def assumptions(
             _PERSON[unit],
             "reading a record reads that record alone: a data set that mixes others into one, as "
             "mixup in its __getitem__ does, is not covered",
+            "no record decided which others are trained on: if some were held out by place, one "
+            "that is removed leaves its place empty",
             "the model's code keeps nothing outside of the model: in a file, a thread, another "
             "package",
             "the ledger is not set back to an earlier version, and the disk keeps what it accepted",

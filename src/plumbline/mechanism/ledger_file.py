@@ -10,16 +10,14 @@ what is charged to a file that nobody will find again is not recorded.
 import contextlib
 import fcntl
 import os
-import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
-from plumbline import durable
+from plumbline import durable, file_lock
 from plumbline.mechanism.ledger_format import LedgerError
 
 _PATIENCE = 60.0  # seconds: whoever writes a line has the file for as long as the disk takes
-_POLL = 0.002
 
 
 class LedgerLocked(LedgerError):
@@ -29,15 +27,15 @@ class LedgerLocked(LedgerError):
         pid: the process that has it, if the system tells.
     """
 
-    def __init__(self, path: Path, pid: int | None) -> None:
-        who = "an unknown process" if pid is None else f"process {pid}"
-        if pid == os.getpid():
+    def __init__(self, path: Path, busy: file_lock.FileBusy) -> None:
+        who = busy.who
+        if busy.pid == os.getpid():
             who += ", which is this one"
         super().__init__(
             f"ledger {path} is in use by {who}; only one may write to it. Close it there first, or "
             "read it with Ledger.read(path), which needs no lock"
         )
-        self.pid = pid
+        self.pid = busy.pid
 
 
 class LedgerFile:
@@ -60,7 +58,7 @@ class LedgerFile:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise cannot("open", path, error) from error
-        self._close_fd = weakref.finalize(self, _close, self._fd, os.getpid())
+        self._close_fd = weakref.finalize(self, file_lock.close, self._fd, os.getpid())
         _open_files.add(self)
         if alone:
             self._lock()
@@ -187,21 +185,14 @@ class LedgerFile:
 
     def _lock(self, patience: float = 0.0) -> None:
         """Locks the file, within so many seconds."""
-        end = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() < end:
-                    time.sleep(_POLL)
-                    continue
-                holder = _holder(self._fd)
-                self.let_go("it is locked")
-                raise LedgerLocked(self.path, holder) from None
-            except OSError as error:
-                self.let_go("it could not be locked")
-                raise cannot("lock", self.path, error) from error
-            return
+        try:
+            file_lock.lock(self._fd, patience)
+        except file_lock.FileBusy as busy:
+            self.let_go("it is locked")
+            raise LedgerLocked(self.path, busy) from None
+        except OSError as error:
+            self.let_go("it could not be locked")
+            raise cannot("lock", self.path, error) from error
 
     def _take_back(self) -> None:
         try:
@@ -216,28 +207,6 @@ def cannot(do: str, path: Path, error: OSError) -> LedgerError:
         f"cannot {do} ledger {path}: {error.strerror}. Nothing may be released on its account. "
         f"{durable.advice(error)}, then try again"
     )
-
-
-def _close(fd: int, owner: int) -> None:
-    # A lock lasts until every copy of its file descriptor is closed, and a child that is just being
-    # forked has one. So the owner unlocks; a child, which must not unlock, only closes.
-    if os.getpid() == owner:
-        fcntl.flock(fd, fcntl.LOCK_UN)
-    os.close(fd)
-
-
-def _holder(fd: int) -> int | None:
-    """The process that holds the lock on a file, where the system tells (Linux)."""
-    inode = str(os.fstat(fd).st_ino)
-    try:
-        for line in Path("/proc/locks").read_text().splitlines():
-            # 1: FLOCK  ADVISORY  WRITE 5962 fe:00:2150520 0 EOF
-            _, kind, _, _, pid, place, *_ = line.split()
-            if kind == "FLOCK" and place.rpartition(":")[2] == inode and int(pid) > 0:
-                return int(pid)
-    except (OSError, ValueError):
-        return None
-    return None
 
 
 _open_files: "weakref.WeakSet[LedgerFile]" = weakref.WeakSet()

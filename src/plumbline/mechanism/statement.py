@@ -15,7 +15,7 @@ from typing import Any
 
 from plumbline.mechanism import accountant as accounting
 from plumbline.mechanism.accountant import Accountant, Relation
-from plumbline.mechanism.assumptions import Assumptions, Isolation, Unit, assumptions
+from plumbline.mechanism.assumptions import Assumptions, Company, Isolation, Unit, assumptions
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.release import (
     CyclicSampling,
@@ -90,6 +90,7 @@ class Statement:
         noise_source: a sentence about the source of randomness.
         seeded: whether anyone who knows the seed can recompute the randomness.
         isolation: how records were kept apart: "vmap" or "loop".
+        company: what a record went through the model with: "none", "public" inputs or its "bucket".
         recorded: whether the operations of a single record's run were recorded and repeated.
         audited: what was found when neighbouring batches of the run were compared, if they were.
         steps_done: steps charged so far.
@@ -121,6 +122,7 @@ class Statement:
     noise_source: str
     seeded: bool = False
     isolation: Isolation = "vmap"
+    company: Company = "none"
     recorded: bool = False
     audited: str = ""
     steps_done: int
@@ -152,6 +154,7 @@ class Statement:
         noise_source: str,
         seeded: bool = False,
         isolation: Isolation = "vmap",
+        company: Company = "none",
         recorded: bool = False,
         audited: str = "",
         unit: Unit = "record",
@@ -172,6 +175,7 @@ class Statement:
             noise_source: a sentence about the randomness.
             seeded: whether the randomness comes from a seed.
             isolation: how records were kept apart.
+            company: what a record went through the model with.
             recorded: whether captures were recorded and repeated.
             audited: what was found when neighbouring batches were compared.
             unit: the unit of privacy.
@@ -206,6 +210,7 @@ class Statement:
             noise_source=noise_source,
             seeded=seeded,
             isolation=isolation,
+            company=company,
             recorded=recorded,
             audited=audited,
             steps_done=steps_done,
@@ -280,6 +285,7 @@ class Statement:
         return assumptions(
             unit=self.unit,
             isolation=self.isolation,
+            company=self.company,
             recorded=self.recorded,
             seeded=self.seeded,
             audited=self.audited,

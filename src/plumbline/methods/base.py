@@ -21,6 +21,7 @@ from plumbline.evaluation import Batch, Chunk, Evaluation, Plain, Update
 from plumbline.gradients import PerSampleGradients
 from plumbline.gradients.summation import LEAST_BOUND, ROUNDING, TOGETHER, float64
 from plumbline.mechanism.accountant import Accountant, Relation
+from plumbline.mechanism.assumptions import Company
 from plumbline.mechanism.calibration import Budget
 from plumbline.mechanism.release import Composition, GaussianQuery, Query, Sampling, StepRelease
 
@@ -98,6 +99,18 @@ class Method:
     def together(self) -> bool:
         """Whether rows go through BatchNorm together, within a record or bucket."""
         return self.clipping.together or any(rule.together for rule in self.evaluation)
+
+    @property
+    def company(self) -> Company:
+        """What a record goes through the model with."""
+        if self.clipping.together:
+            return "bucket"
+        return "public" if any(rule.needs_public for rule in self.evaluation) else "none"
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        """What it uses that no guarantee covers, for the statement."""
+        return tuple(item for rule in self.evaluation for item in rule.not_covered)
 
     @property
     def passes(self) -> int:

@@ -11,7 +11,8 @@ which the ledger knows that steps may have been made that the journal does not s
 
 The file is written from its beginning again whenever a checkpoint has taken its place, so that its
 pages stay in memory; a number drawn for each such *generation* tells its entries from older ones,
-and an object whose generation is no longer there does not write: another goes on with the run. Of
+and an object whose generation is no longer there does not write: another goes on with the run. One
+process at a time has it, and a forked child does not: the marks of two would be written over. Of
 times only the last is kept, since how long steps took tells how many records were drawn for them.
 Where a method keeps state of single records, the journal has it too, and is named PRIVATE.
 """
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plumbline.file_lock import FileBusy, ProcessLock, process_lock
 from plumbline.training.checkpoint_file import PRIVATE_MARK, CheckpointError, in_words
 from plumbline.training.state_packing import Buffer, packed, unpacked
 
@@ -78,7 +80,8 @@ class Journal:
         private: Whether it has state of single records.
 
     Raises:
-        CheckpointError: If it cannot be opened, or another file is in its place.
+        CheckpointError: If it cannot be opened, another file is in its place, or another process
+            makes the run.
     """
 
     def __init__(self, checkpoint: Path, *, private: bool) -> None:
@@ -90,6 +93,7 @@ class Journal:
             there = os.pread(self._file, len(self._magic), 0)
         weakref.finalize(self, os.close, self._file)
         _refuse_other_file(self.path, there, self._magic)
+        self._lock = _locked(self.path)
         self._generation = 0
         self._end = 0
         self.evidence = _evidence(os.fstat(self._file))
@@ -128,11 +132,17 @@ class Journal:
     def require_own(self) -> None:
         """Refuses to go on if another object has begun the journal again since this one did.
 
-        Both would write over each other's marks, and steps that were made would not be seen.
+        Both would write over each other's marks, and steps that were made would not be seen. So
+        would a process that was forked and the one that it is a fork of.
 
         Raises:
             CheckpointError: Saying so.
         """
+        if self._lock.owner != os.getpid():
+            raise CheckpointError(
+                f"The run of {self.path} belongs to process {self._lock.owner}, and this process "
+                "is a fork of it: make its steps there alone."
+            )
         with in_words("read", self.path):
             there = os.pread(self._file, 8, len(self._magic))
         if there != self._generation.to_bytes(8, "little"):
@@ -211,6 +221,18 @@ def _refuse_other_file(path: Path, data: Buffer, magic: bytes) -> None:
             f"{path} is not the journal of a run, and would be overwritten. Move it away, or give "
             "another checkpoint file."
         )
+
+
+def _locked(path: Path) -> ProcessLock:
+    """Has the journal until this process ends, or no object of it needs it any more."""
+    try:
+        with in_words("lock", path):
+            return process_lock(path)
+    except FileBusy as busy:
+        raise CheckpointError(
+            f"The run of {path} is being made by {busy.who}. Let it end, or stop it, and then go "
+            "on; nothing was charged or changed."
+        ) from None
 
 
 def _sealed(layout: struct.Struct, *fields: int) -> bytes:

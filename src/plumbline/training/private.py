@@ -134,7 +134,7 @@ class Private:
         self.made = made
         self.stop = stop
         self.warnings = tuple(warnings)
-        self.not_covered = setup.not_covered
+        self.not_covered = (*setup.not_covered, *self.method.not_covered)
         if public is not None:
             self.not_covered += (public.not_covered,)
         self.released: dict[str, Tensor] | None = None

@@ -62,19 +62,25 @@ def start(setup: Setup, ranks: Ranks | None = None) -> Private:
     ranks = Ranks.here() if ranks is None else ranks
     with ranks.failing_together():
         path = None if setup.checkpoint is None else Path(setup.checkpoint)
+        there = path is not None and path.exists()
+        # Locked before anything is read: from here on nobody else makes a step of the run, which
+        # its files would show too late.
+        keeper = _keeper(setup, ranks) if there else None
         stored = None if path is None else checkpoint.read(path, ranks)
         if path is not None and stored is not None:
-            return _resumed(setup, ranks, path, stored)
+            return _resumed(setup, ranks, path, stored, keeper)
         # A seeded run that only the ledger knows is made again from its first step.
         past = _Past(run_id(setup.seed, setup.facts), remade=True)
-        private = _start(setup, setup.plan(), ranks, past)
+        private = _start(setup, setup.plan(), ranks, past, keeper)
         if path is not None:
             # A run that was killed before its first checkpoint would not be recognised.
             private.save(path)
         return private
 
 
-def _resumed(setup: Setup, ranks: Ranks, path: Path, stored: Mapping[str, Any]) -> Private:
+def _resumed(
+    setup: Setup, ranks: Ranks, path: Path, stored: Mapping[str, Any], keeper: Keeper | None
+) -> Private:
     """The run of a checkpoint, with the updates that its journal shows beyond it."""
     plan = checkpoint.plan_of(setup, stored, path, ranks)
     found = journal.Found()
@@ -102,7 +108,7 @@ def _resumed(setup: Setup, ranks: Ranks, path: Path, stored: Mapping[str, Any]) 
             "the order",
             lambda: checkpoint.require_order(stored, path, _order_mark(setup, past.parts)),
         )
-    private = _start(setup, plan, ranks, past)
+    private = _start(setup, plan, ranks, past, keeper)
     checkpoint.restore(private, stored, path)
     replay(private, following(found.releases, stored["made"]), path)
     if begun > saved or stored["ranks"] != ranks.count:
@@ -173,7 +179,7 @@ class _Past:
     parts: bytes | None = None
 
 
-def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past) -> Private:
+def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past, keeper: Keeper | None) -> Private:
     """The run behind its past; what the first rank says holds for all."""
     shards = Shards.of(setup.model, ranks)
     _refuse_ranks(setup, ranks, shards)
@@ -209,7 +215,7 @@ def _start(setup: Setup, plan: Plan, ranks: Ranks, past: _Past) -> Private:
     public = None
     if setup.public is not None:
         public = PublicStream(setup.public, setup.record_loss, drawing)
-    keeper = _keeper(setup, ranks)
+    keeper = keeper or _keeper(setup, ranks)
     return Private(
         setup,
         plan,

@@ -25,6 +25,7 @@ def statement_of(private: Private, steps: int) -> Statement:
         noise_source=private.noise_source + shared_by(private.processes, seeded=private.seeded),
         seeded=private.seeded,
         isolation=private.isolation,
+        company=private.method.company,
         recorded=programs is not None and programs.used and programs.proven,
         audited="" if private.audited is None else private.audited.verdict,
         unit="record" if setup.user_ids is None else "user",
