@@ -78,7 +78,7 @@ def test_a_model_that_is_not_private(call: Called, tmp_path: Path) -> None:
         (["run/none"], 1, "There is no folder run/none"),
         (["."], 1, "is not the folder of a run: it has no recipe.json"),
         (["run/people", "--ledger", "none"], 1, "there is no ledger at none"),
-        ([], 2, "Missing argument 'run'"),
+        ([], 2, "Missing argument 'RUN'"),
     ],
 )
 def test_what_is_not_exported(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.experiments import RunSpec, compare, ray_pool
+from plumbline.experiments import RunSpec, compare, ray_pool, run_result
 from plumbline.experiments.charging import read_account
 from plumbline.experiments.engines import workers_for
 from plumbline.experiments.files import LEDGER
@@ -24,6 +24,7 @@ from plumbline.instruments import compare as compare_data
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.shared_ledger import SharedLedger
 from tests.experiments import small_table
+from tests.experiments.patient_ray import patient_cluster
 from tests.experiments.small import recipe, spec
 from tests.experiments.test_sharding import weights
 
@@ -161,13 +162,23 @@ def test_a_machine_that_locks_do_not_reach_makes_nothing(stand_in: StandIn, tmp_
     assert not list(tmp_path.rglob("ledger*"))
 
 
+@pytest.mark.parametrize("other", ["torch", "source"])
 def test_other_versions_make_nothing(
-    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    other: str, stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in.before = lambda: monkeypatch.setattr(ray_pool, "versions", lambda: {"torch": "1"})
+    there = {**ray_pool.same_bits(), other: "1"}
+    stand_in.before = lambda: monkeypatch.setattr(ray_pool, "same_bits", lambda: there)
     with pytest.raises(ClusterError, match="other versions"), RayWorkers("auto") as workers:
         workers.run(specs(1), tmp_path)
     assert not list(tmp_path.rglob("ledger*"))
+
+
+def test_a_commit_in_the_meantime_changes_no_bits(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in.before = lambda: monkeypatch.setattr(run_result, "commit", lambda: "0123456789")
+    with RayWorkers("auto") as workers:
+        assert len(workers.run(specs(1), tmp_path)) == 1
 
 
 def test_where_runs_share_a_ledger_its_folder_is_shared_too(
@@ -224,25 +235,16 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """Ray on this machine, with two workers."""
-    ray = pytest.importorskip("ray")
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        logging_level="ERROR",
-        log_to_driver=False,
-    )
-    yield
-    ray.shutdown()
+def cluster() -> Iterator[str]:
+    """The address of Ray on this machine, with two workers."""
+    with patient_cluster(2) as address:
+        yield address
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
-def test_a_cluster_makes_the_same_bits(tmp_path: Path) -> None:
+def test_a_cluster_makes_the_same_bits(cluster: str, tmp_path: Path) -> None:
     one = recipe(seeds=[0])
-    with RayWorkers("auto") as workers:
+    with RayWorkers(cluster) as workers:
         there = compare(one, tmp_path / "there", workers=workers)
     here = compare(one, tmp_path / "here", workers=1)
     assert [row.seeds for row in there.rows] == [row.seeds for row in here.rows]
@@ -250,14 +252,13 @@ def test_a_cluster_makes_the_same_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("noise", ["seeded", "secure"])
 def test_a_killed_worker_s_run_is_neither_lost_nor_made_twice(
-    noise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: str, noise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("STATE", "CONFIG"):
         monkeypatch.setenv(f"PLUMBLINE_{name}", str(tmp_path / name))
-    require_made_once("auto", noise, tmp_path)
+    require_made_once(cluster, noise, tmp_path)
 
 
 def require_made_once(address: str, noise: str, tmp_path: Path, **killed: Any) -> None:

@@ -12,7 +12,14 @@ from torch import nn
 
 from plumbline.experiments import RunResult, run_result
 from plumbline.experiments.files import RESULT, FileError
-from plumbline.experiments.run_result import commit, read_result, versions, write_model
+from plumbline.experiments.run_result import (
+    commit,
+    read_result,
+    same_bits,
+    source,
+    versions,
+    write_model,
+)
 from plumbline.fairness import Outcomes, Undefined, evaluate
 
 REPORT = evaluate(
@@ -69,6 +76,27 @@ def test_weights_are_read_without_pickle(tmp_path: Path) -> None:
 def test_versions_name_what_decides_the_numbers() -> None:
     assert versions()["torch"] == torch.__version__
     assert set(versions()) - {"commit"} == {"plumbline", "torch", "numpy", "python"}
+
+
+def test_the_source_is_known_by_its_files_and_their_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_result, "__file__", str(tmp_path / "experiments" / "run_result.py"))
+    one = tmp_path / "one.py"
+
+    def digest() -> str:
+        return source.__wrapped__()  # not the one that is kept
+
+    one.write_text("1")
+    first = digest()
+    assert digest() == first
+    (tmp_path / "notes.txt").touch()
+    assert digest() == first
+    one.write_text("2")
+    changed = digest()
+    one.rename(tmp_path / "two.py")
+    assert len({first, changed, digest()}) == 3
+    assert set(same_bits()) == {"plumbline", "source", "torch", "numpy", "python"}
 
 
 def test_the_commit_is_named_in_a_checkout_only(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
 )
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.", metavar="RUN")],
     out: Annotated[
         Path | None,
         typer.Option(help="The folder to write.", show_default="NAME-model, in this folder"),

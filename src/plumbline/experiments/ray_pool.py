@@ -32,7 +32,7 @@ from plumbline.experiments.pool import (
     part_of,
     unpacked,
 )
-from plumbline.experiments.run_result import read_result, versions
+from plumbline.experiments.run_result import read_result, same_bits
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
 from plumbline.experiments.table_ledgers import table_source
@@ -161,14 +161,14 @@ class _Here:
         folder: The working folder, from which the paths of tables count.
         path: Where modules are found.
         environment: Plumbline's variables.
-        versions: What runs are made with.
+        made_with: The versions and the source that runs are made with.
         beacons: Files that this process has locked, one in each folder that is shared.
     """
 
     folder: str
     path: tuple[str, ...]
     environment: dict[str, str]
-    versions: dict[str, str]
+    made_with: dict[str, str]
     beacons: tuple[str, ...]
 
     @classmethod
@@ -177,7 +177,7 @@ class _Here:
         ours["PLUMBLINE_STATE"] = str(state_folder().resolve())
         ours["PLUMBLINE_CONFIG"] = str(config_folder().resolve())
         path = tuple(os.path.abspath(one) for one in sys.path)
-        return cls(os.getcwd(), path, ours, versions(), tuple(beacons))
+        return cls(os.getcwd(), path, ours, same_bits(), tuple(beacons))
 
     def enter(self) -> None:
         """On the machine of a run: makes this process like that one, or refuses.
@@ -186,10 +186,11 @@ class _Here:
             ClusterError: If a folder is another one here, or Plumbline is.
         """
         there = socket.gethostname()
-        if versions() != self.versions:
+        if (found := same_bits()) != self.made_with:
             raise ClusterError(
-                f"{there} has other versions ({versions()}) than the command ({self.versions}): "
-                "results would differ. Install the same; nothing of this run was charged."
+                f"{there} has other versions ({found}) than the command ({self.made_with}): "
+                "results would differ. Install the same there, and leave Plumbline's source alone "
+                "until the command has ended; nothing of this run was charged."
             )
         for beacon in self.beacons:
             if problem := _unshared(beacon):

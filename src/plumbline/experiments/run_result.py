@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import importlib.metadata
 import io
 import platform
@@ -171,6 +172,26 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
+
+
+def same_bits() -> dict[str, str]:
+    """What must be alike for two processes to make the same bits of a run.
+
+    Not the commit: it changes with a page of the docs, and does not with an edit that is not
+    committed yet.
+    """
+    return {name: one for name, one in versions().items() if name != "commit"} | {
+        "source": source()
+    }
+
+
+@functools.cache
+def source() -> str:
+    """A digest of Plumbline's own Python files when it was first asked for."""
+    package, digest = Path(__file__).parents[1], hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"<{path.relative_to(package).as_posix()}>".encode() + path.read_bytes())
+    return digest.hexdigest()[:10]
 
 
 def write_model(model: nn.Module, path: Path) -> None:
