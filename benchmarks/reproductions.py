@@ -64,6 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="such as 004-table-4:paper; quick unless said")
     parser.add_argument("--out", default="runs", help="where runs are kept")
+    parser.add_argument("--workers", type=int, help="how many runs at a time")
     options = parser.parse_args()
     console = Console()
     KEPT.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ def main() -> None:
         name, _, size = given.partition(":")
         chosen: Any = size or "quick"
         with console.status(given):
-            found = reproduce(name, chosen, options.out)
+            found = reproduce(name, chosen, options.out, workers=options.workers)
         write_json(KEPT / f"{name}-{chosen}.json", found.kept())
         console.print(section(found), highlight=False, soft_wrap=True)
     for path, text in pages().items():
