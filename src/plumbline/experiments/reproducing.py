@@ -183,15 +183,15 @@ def reproduce(
     plan, published = read(name)
     _require_size(name, plan, size)
     require_known("study", plan.study, list(STUDIES))
-    kept = Path(folder) / f"{name}-{size}"
+    kept, runs = (Path(folder) / f"{one}-{size}" for one in (name, plan.same_runs or name))
     if (shard or ray) is not None and plan.study != _OF_RUNS:
         raise RecipeError(
             f"{name} is not made of runs that can be split: leave out --shard and --ray."
         )
     with workers_for(shard, workers, ray) as pool:
-        measured = STUDIES[plan.study](Job(plan.at(size, seeds), kept, pool, on_progress))
-    made_with = _commits(kept, measured)
-    found = Reproduction(name, size, plan, published, measured, made_with, str(kept))
+        measured = STUDIES[plan.study](Job(plan.at(size, seeds), runs, pool, on_progress))
+    made_with = _commits(runs, measured)
+    found = Reproduction(name, size, plan, published, measured, made_with, str(runs))
     make_folder(kept)
     write_json(kept / RESULT, found.kept())
     return found
