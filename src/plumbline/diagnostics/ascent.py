@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from plumbline.diagnostics.base import Sample, cosine, norm
@@ -67,3 +68,31 @@ def successive_cosines(gradients: Sequence[Mapping[str, Tensor]]) -> list[Number
     lowers it.
     """
     return [cosine(after, before) for before, after in itertools.pairwise(gradients)]
+
+
+def adjacent_batches(
+    before: Sample, after: Sample, size: int, generator: torch.Generator, pairs: int = 8
+) -> Number:
+    """The mean cosine of the clipped gradients of two steps, each with a batch of its own.
+
+    Sharpness-Aware Training, Table 8 and Fig. 12. Both samples are of the same records, at the
+    weights of the two steps; a pair of batches has no record in common.
+
+    Args:
+        before: At the step before.
+        after: At this one.
+        size: Records to a batch.
+        generator: Draws the batches.
+        pairs: The mean is over so many pairs of batches, or as many as there are records for.
+    """
+    drawn = torch.randperm(after.records, generator=generator).split(2 * size)[:pairs]
+    found = []
+    for both in drawn:
+        first, second = (torch.zeros(after.records, dtype=torch.bool) for _ in range(2))
+        first[both[:size]], second[both[size:]] = True, True
+        if len(both) == 2 * size:
+            found.append(cosine(before.of(first).clipped_mean, after.of(second).clipped_mean))
+    known = [one for one in found if not isinstance(one, Undefined)]
+    if not known:
+        return Undefined(f"{after.records} records make no two batches of {size} with a gradient")
+    return sum(known) / len(known)

@@ -177,8 +177,12 @@ def read(name: str) -> tuple[ReproductionFile, PublishedFile]:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A table with changes, tables within it changed the same way."""
-    result = dict(base)
+    """A table with changes, tables within it changed the same way.
+
+    Options are those of what has the name: another name has none of them.
+    """
+    renamed = base.get("name") != changes.get("name", base.get("name"))
+    result = {key: value for key, value in base.items() if not (renamed and key == "options")}
     for key, value in changes.items():
         old = result.get(key)
         both = isinstance(old, Mapping) and isinstance(value, Mapping)

@@ -30,7 +30,7 @@ from plumbline.experiments.recipe import RecipeError, require_known
 from plumbline.experiments.run_result import commit
 from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
 from plumbline.experiments.studies.base import NOT_RECORDED
-from plumbline.experiments.studies.comparison import BEST
+from plumbline.experiments.studies.comparison import BEST, FIRST, LAST
 from plumbline.results import to_json
 
 _OF_RUNS = "comparison"
@@ -139,7 +139,7 @@ class Reproduction:
                 key: value.to_json()
                 for key, value in sorted(column.items())
                 if key.split(" / ")[1] in metrics
-                and (BEST not in key or key in used)  # else it is there as a row of the sweep
+                and (key in used or not any(word in key for word in (BEST, FIRST, LAST)))
                 and not math.isnan(value.mean)
             }
 
