@@ -165,8 +165,9 @@ def _readings(run: Path) -> dict[str, float]:
         for key, value in _numbers(row):
             along.setdefault(key, []).append(value)
     made = {key: sum(values) / len(values) for key, values in along.items()}
-    ends = [(f"{key}{end}", along[key][at]) for key in along for end, at in ((FIRST, 0), (LAST, -1))]
-    return made | dict(ends)
+    for end, at in ((FIRST, 0), (LAST, -1)):
+        made |= {f"{key}{end}": values[at] for key, values in along.items()}
+    return made
 
 
 def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
