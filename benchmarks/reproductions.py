@@ -138,16 +138,17 @@ def _measured(method: str, found: list[Reproduction]) -> str:
         f"- {one.published.source}: {says}: **{verdict(outcome)}** (size {one.size})."
         for one in found
         for says, outcome in one.claims.items()
-        if _rows_of(method, one)
-        & {
-            key.split(" / ")[0]
-            for part in outcome.parts
-            for key in (str(part.part.this), str(part.part.that))
-        }
+        if _rows_of(method, one) & _compared(one, says)
     ]
     if not lines:
         return "No reproduction has measured it yet.\n"
     return "\n".join([*lines, "", "All numbers: [Reproductions](../reproductions.md).", ""])
+
+
+def _compared(found: Reproduction, says: str) -> set[str]:
+    """The labels of the rows that a claim compares, without their place in a sweep."""
+    (claim,) = (one for one in found.published.claims if one.says == says)
+    return {re.split(r" / |, best|, epsilon ", key)[0] for key in claim.keys}
 
 
 def _rows_of(method: str, found: Reproduction) -> set[str]:

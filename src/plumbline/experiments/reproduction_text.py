@@ -22,8 +22,8 @@ def section(found: Reproduction) -> str:
     paper, tuned = found.measurements.paper, found.measurements.tuned
     published = {line.what for line in found.values}
     compared = {key for claim in found.published.claims for key in claim.keys} - published
-    if published:  # a figure has no row that it would stand beside
-        compared |= {key for key in paper if key.startswith(LARGER_CLASS) and key.count("/") == 2}
+    # A constant row stands beside published rows, for what these are about.
+    compared |= {f"{LARGER_CLASS} / {what.partition(' / ')[2]}" for what in published}
     tables: list[tuple[tuple[str, ...], list[Any]]] = [
         (
             ("value", "published", "ours", "tuned alike"),
