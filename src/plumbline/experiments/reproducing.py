@@ -232,14 +232,21 @@ def in_order(size: Size) -> list[str]:
 
 
 def read_reproduction(path: Path) -> Reproduction:
-    """A reproduction from its file, judged by the published file of today."""
+    """A reproduction from its file, judged by the published file of today.
+
+    A later part of the file replaces what earlier ones have; one that is marked ``more_seeds``
+    adds its seeds to theirs.
+    """
     stored = read_json(path)
     plan, published = read(stored["name"])
     paper: dict[str, Measured] = {}
     tuned: dict[str, Measured] = {}
-    for part in stored["parts"]:  # later ones replace earlier ones
+    for part in stored["parts"]:
         for column, kept in ((paper, part["paper"]), (tuned, part["tuned"])):
-            column |= {key: Measured.from_json(value) for key, value in kept.items()}
+            for key, value in kept.items():
+                found = Measured.from_json(value)
+                more = part.get("more_seeds", False) and key in column
+                column[key] = column[key].with_seeds(found.by_seed) if more else found
     last = stored["parts"][-1]
     measured = Measurements(paper, tuned, tuple(last["notes"]), last["aim"])
     commits = {one for part in stored["parts"] for one in part["commits"]}
