@@ -83,16 +83,18 @@ def adjacent_batches(
         after: At this one.
         size: Records to a batch.
         generator: Draws the batches.
-        pairs: The mean is over so many pairs of batches, or as many as there are records for.
+        pairs: The mean is over so many pairs of batches.
     """
-    drawn = torch.randperm(after.records, generator=generator).split(2 * size)[:pairs]
+    if 2 * size > after.records:
+        return Undefined(f"{after.records} records make no two batches of {size}")
     found = []
-    for both in drawn:
-        first, second = (torch.zeros(after.records, dtype=torch.bool) for _ in range(2))
-        first[both[:size]], second[both[size:]] = True, True
-        if len(both) == 2 * size:
-            found.append(cosine(before.of(first).clipped_mean, after.of(second).clipped_mean))
+    for _ in range(pairs):
+        drawn = torch.randperm(after.records, generator=generator)[: 2 * size].view(2, size)
+        first, second = (
+            torch.zeros(after.records, dtype=torch.bool).index_fill(0, own, True) for own in drawn
+        )
+        found.append(cosine(before.of(first).clipped_mean, after.of(second).clipped_mean))
     known = [one for one in found if not isinstance(one, Undefined)]
     if not known:
-        return Undefined(f"{after.records} records make no two batches of {size} with a gradient")
+        return Undefined(f"no two batches of {size} have a gradient")
     return sum(known) / len(known)
