@@ -17,10 +17,12 @@ from rich.console import Console
 
 from benchmarks.claim_pictures import by_difference, by_verdict
 from plumbline.experiments.files import write_json
+from plumbline.experiments.paper_verdicts import ClaimOutcome, PaperVerdict
 from plumbline.experiments.papers import SIZES, names, read
 from plumbline.experiments.reproducing import Reproduction, read_reproduction, reproduce
-from plumbline.experiments.reproduction_text import section, summary, verdict
+from plumbline.experiments.reproduction_text import interval, place, section, summary, verdict
 from plumbline.experiments.studies import Measurements
+from plumbline.formats import markdown
 
 ROOT = Path(__file__).parents[1]
 KEPT = Path(__file__).parent / "results" / "reproductions"
@@ -57,6 +59,12 @@ hangs on. The unit is the difference claimed. Lines are cut at the ends of the a
 
 ![Measured differences in units of those claimed](images/claims-by-difference.svg)
 """
+OPEN = """## What is not judged yet
+
+Minutes are about those on two cores, as the recipes state them. What is undecided is in the
+summary, with the seeds that it would take.
+"""
+UNJUDGED = (PaperVerdict.NOT_JUDGED, PaperVerdict.MISSING)
 
 
 def main() -> None:
@@ -64,6 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="such as 004-table-4:paper; quick unless said")
     parser.add_argument("--out", default="runs", help="where runs are kept")
+    parser.add_argument("--workers", type=int, help="how many runs at a time")
     options = parser.parse_args()
     console = Console()
     KEPT.mkdir(parents=True, exist_ok=True)
@@ -71,7 +80,7 @@ def main() -> None:
         name, _, size = given.partition(":")
         chosen: Any = size or "quick"
         with console.status(given):
-            found = reproduce(name, chosen, options.out)
+            found = reproduce(name, chosen, options.out, workers=options.workers)
         write_json(KEPT / f"{name}-{chosen}.json", found.kept())
         console.print(section(found), highlight=False, soft_wrap=True)
     for path, text in pages().items():
@@ -116,7 +125,26 @@ def _page(found: list[Reproduction], every: list[Reproduction]) -> str:
     verdicts = [str(one.verdict) for each in every for one in each.claims.values()]
     counts = ", ".join(f"{number} {name}" for name, number in Counter(verdicts).most_common())
     told = f"## Summary\n\n{len(verdicts)} claims: {counts}.\n\n{PICTURES}\n{summary(every)}\n"
-    return "\n".join([HEAD, told, learned(found), *map(section, found)])
+    return "\n".join([HEAD, told, learned(found), _open(every), *map(section, found)])
+
+
+def _open(every: list[Reproduction]) -> str:
+    """What no verdict has been reached on, and how long the smallest size takes that would."""
+    rows = []
+    for one in every:
+        verdicts = [outcome.verdict for outcome in one.claims.values()]
+        if left := sum(map(verdicts.count, UNJUDGED)):
+            size, minutes = next(
+                (size, minutes)
+                for size, minutes in one.plan.minutes.items()
+                if size in one.plan.answers or size == "paper"
+            )
+            runs = f", the runs of {one.plan.same_runs}" if one.plan.same_runs else ""
+            rows.append((f"{place(one)}{runs}", str(left), size, f"{minutes:g}"))
+    if not rows:
+        return ""
+    head = ("reproduction", "claims without a verdict", "size that would reach one", "minutes")
+    return f"{OPEN}\n{markdown(head, rows)}\n"
 
 
 def learned(found: list[Reproduction]) -> str:
@@ -134,19 +162,28 @@ def learned(found: list[Reproduction]) -> str:
 def _measured(method: str, found: list[Reproduction]) -> str:
     """The claims about a method, and what came of them."""
     lines = [
-        f"- {one.published.source}: {says}: **{verdict(outcome)}** (size {one.size})."
+        f"- {place(one)}: {says}: **{verdict(outcome)}** ({_measured_at(one, outcome)})."
         for one in found
         for says, outcome in one.claims.items()
-        if _rows_of(method, one)
-        & {
-            key.split(" / ")[0]
-            for part in outcome.parts
-            for key in (str(part.part.this), str(part.part.that))
-        }
+        if _rows_of(method, one) & _compared(one, says)
     ]
     if not lines:
         return "No reproduction has measured it yet.\n"
     return "\n".join([*lines, "", "All numbers: [Reproductions](../reproductions.md).", ""])
+
+
+def _measured_at(found: Reproduction, outcome: ClaimOutcome) -> str:
+    """The difference that the verdict hangs on, the size and the network."""
+    shown = interval(outcome.deciding.interval)
+    network = found.plan.network(found.size)
+    parts = (f"difference {shown}" if shown else "", f"size {found.size}", network.strip("-"))
+    return "; ".join(part for part in parts if part)
+
+
+def _compared(found: Reproduction, says: str) -> set[str]:
+    """The labels of the rows that a claim compares, without their place in a sweep."""
+    (claim,) = (one for one in found.published.claims if one.says == says)
+    return {re.split(r" / |, best|, epsilon ", key)[0] for key in claim.keys}
 
 
 def _rows_of(method: str, found: Reproduction) -> set[str]:

@@ -64,6 +64,17 @@ def test_pages_of_methods_end_with_what_was_measured() -> None:
         assert "\n## " not in text.split(f"\n{MEASURED}\n")[1]
 
 
+def test_pages_of_methods_have_the_claims_that_compare_their_rows() -> None:
+    """Also where the rows are the best of a sweep, or of several epsilons."""
+    for name, says in (
+        ("bam", "BAM is more accurate than DP-SAT"),
+        ("dp_sat", "BAM is more accurate than DP-SAT"),
+        ("dp_sat", "DP-SAT is more accurate than DP-SGD at epsilon 3"),
+        ("nonprivate", "Clipping costs accuracy though there is no noise"),
+    ):
+        assert says in (METHODS / f"{name}.md").read_text(encoding="utf-8").split(MEASURED)[1]
+
+
 def test_the_picture_of_verdicts_counts_every_claim(written: dict[str, str]) -> None:
     picture = ElementTree.fromstring(written[str(IMAGES / "claims-by-verdict.svg")])
     shown = [int(one.text) for one in picture.iter() if one.text and one.text.isdigit()]

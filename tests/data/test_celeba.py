@@ -113,6 +113,17 @@ def values(part) -> list[int]:
     return [int(image.unique()) // 10 for image in part.x[:]]
 
 
+def test_smaller_images(folder: Path) -> None:
+    """Of one grey each: scaled, they keep their value. Each size is unpacked for itself."""
+    for size in (16, 64, 16):
+        loaded = celeba(folder=folder, size=size)
+        assert loaded.train.x.shape[1:] == (3, size, size)
+        found = {int(image.unique()) for part in (loaded.train, loaded.test) for image in part.x[:]}
+        assert found == {10, 20, 30, 40, 50, 60}
+    with pytest.raises(ValueError, match="size"):
+        celeba(folder=folder, size=0)
+
+
 @pytest.mark.parametrize("kind", ["csv", "txt"])
 def test_the_official_partition(folder: Path, kind: str) -> None:
     parts = dict(zip(range(1, 7), (0, 0, 1, 2, 0, 2), strict=True))

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from plumbline.diagnostics import ascent_directions, successive_cosines
+from plumbline.clipping import Flat
+from plumbline.diagnostics import adjacent_batches, ascent_directions, successive_cosines
 from tests.diagnostics.problems import (
     BAD,
     assert_undefined,
@@ -69,3 +70,29 @@ def test_successive_gradients() -> None:
     assert_undefined(found[2], "zero")
     assert_undefined(found[3], "zero")
     assert successive_cosines(steps[:1]) == []
+
+
+def test_adjacent_batches_have_no_record_in_common() -> None:
+    """Records of two steps along axes of their own: only a common record would show a cosine."""
+    before, after = rows(torch.eye(12).double()), rows(3 * torch.eye(12).double())
+    for size in (1, 3, 6):
+        found = adjacent_batches(before, after, size, torch.Generator().manual_seed(size))
+        assert found == 0
+    assert_undefined(adjacent_batches(before, after, 7, torch.Generator()), "no two batches of 7")
+
+
+def test_adjacent_batches_are_clipped_means() -> None:
+    """Each of the two directions is one record's, and the longer one counts as far as it is cut."""
+    before = rows(torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double())
+    after = rows(torch.tensor([[0.6, 0.8], [30.0, 40.0]]).double())
+    assert adjacent_batches(before, after, 1, torch.Generator()) == pytest.approx(0.6)
+
+
+def test_larger_batches_are_more_alike() -> None:
+    """Of n records with mean m and unit noise in d dimensions: about n m^2 / (n m^2 + d)."""
+    gradients = 0.1 * torch.ones(20) + normal(4096, 20) * 0.5
+    sample = rows(gradients.double(), Flat(100.0))
+    for size in (16, 256):
+        found = adjacent_batches(sample, sample, size, torch.Generator().manual_seed(0), pairs=50)
+        signal = size * 20 * 0.1**2
+        assert found == pytest.approx(signal / (signal + 20 * 0.25), abs=0.08)

@@ -37,6 +37,7 @@ def test_the_papers_figures_can_all_be_named() -> None:
     assert set(own) == {
         *("bias", "bias_by_batch_size", "errors", "norms", "symmetry", "progress"),
         *("sampling_noise", "under_averaging", "over_iterates", "ascent", "successive_cosines"),
+        "adjacent_batches",
         *("hessian", "estimated_sharpness", "noise_bound", "spectrum", "density", "landscape"),
         *("interpolation", "excessive_risk", "excessive_risk_100", "risk_bounds"),
     }

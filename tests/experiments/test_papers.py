@@ -46,6 +46,14 @@ def test_quick_changes_tables_within_tables() -> None:
     assert base["e"] == [1, 2]
 
 
+def test_options_go_with_the_name_that_has_them() -> None:
+    base = {"model": {"name": "resnet-20", "options": {"enhanced": False}, "centre": 1.0}}
+    small = merged(base, {"model": {"name": "image-mlp"}})
+    assert small == {"model": {"name": "image-mlp", "centre": 1.0}}
+    same = merged(base, {"model": {"options": {"elu": True}}})
+    assert same["model"]["options"] == {"enhanced": False, "elu": True}
+
+
 def keys_of(published: PublishedFile) -> set[str]:
     stated = {f"{row.row} / {metric}" for row in published.rows for metric in row.values}
     return stated | {key for claim in published.claims for key in claim.keys}

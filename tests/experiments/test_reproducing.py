@@ -1,6 +1,7 @@
 """Published numbers beside ours, from two files to the page."""
 
 import json
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,24 @@ from plumbline.experiments.reproducing import (
 )
 from plumbline.experiments.reproduction_text import section, summary
 from plumbline.experiments.run_result import commit
-from tests.experiments.small_paper import CLAIM, HOLDS, NEAR, NEAR_NEW, PLAN, ROWS
+from plumbline.experiments.studies.larger_class import LARGER_CLASS
+from tests.experiments.small_paper import CLAIM, HEAD, HOLDS, NEAR, NEAR_NEW, PLAN, ROWS
 
 
 def test_the_page_has_all_of_it(judged: Any, tmp_path: Path) -> None:
     claim = '[[claims]]\nsays = "new is slow"\nabove = [["new / time", 2.0, 1.5]]\n'
     found = judged(
         ROWS + CLAIM + claim,
-        {**HOLDS, **NEAR, **NEAR_NEW, "new / time": 3.0, "new / readings": 5.0},
+        {
+            **{**HOLDS, **NEAR, **NEAR_NEW, "new / time": 3.0, "new / readings": 5.0},
+            **{f"{LARGER_CLASS} / loss": 0.7, f"{LARGER_CLASS} / loss / a": 0.6},
+        },
         {"new / loss": 0.35},
     )
     text = section(found)
     assert "readings" not in text  # no claim is about them; the runs have them
+    assert "larger class / loss | 0.7" in text
+    assert "larger class / loss / a" not in text  # nothing published is about it
     about = "A paper, Table 0. Size: paper. Network: -. Commit: "
     command = "Command: `plumbline reproduce small --size paper`."
     assert any(one.startswith(about) and one.endswith(command) for one in text.splitlines())
@@ -68,6 +75,41 @@ def test_later_parts_replace_earlier_ones(judged: Any, tmp_path: Path) -> None:
     assert found.measurements.paper["new / loss"].mean == pytest.approx(0.4)
     assert "abc" in found.commits
     assert (found.measurements.aim, found.measurements.notes) == ("loss", ("later",))
+
+
+def test_a_part_may_add_seeds(judged: Any, tmp_path: Path) -> None:
+    """The mean and its error are those of all seeds together."""
+    first = judged(ROWS, {**NEAR, **NEAR_NEW}).measurements.paper["base / loss"]
+    path = tmp_path / "runs" / "small-paper" / RESULT
+    stored = json.loads(path.read_text())
+    newer = {"base / loss": {"by_seed": {"7": 0.5, "8": 0.9}}}
+    part = {"commits": ["abc"], "paper": newer, "tuned": {}, "aim": "loss", "notes": []}
+    path.write_text(
+        json.dumps({**stored, "parts": [*stored["parts"], {**part, "more_seeds": True}]})
+    )
+    found = read_reproduction(path).measurements.paper["base / loss"]
+    values = [*first.by_seed.values(), 0.5, 0.9]
+    assert found.by_seed == {**first.by_seed, "7": 0.5, "8": 0.9}
+    assert found.mean == pytest.approx(statistics.fmean(values))
+    assert found.standard_error == pytest.approx(statistics.stdev(values) / 5**0.5)
+    assert found.runs == 5
+
+
+def test_a_table_may_be_read_from_the_runs_of_another(
+    judged: Any, papers: Path, tmp_path: Path
+) -> None:
+    """It has a title and claims of its own, and all else from there: runs are made once."""
+    judged(ROWS, {**NEAR, **NEAR_NEW})
+    (papers / "table.toml").write_text('title = "The table"\nsame_runs = "small"\n')
+    (papers / "table.published.toml").write_text(HEAD + ROWS + CLAIM)
+    found = reproduce("table", "quick", tmp_path / "runs")
+    assert found.plan.title == "The table"
+    assert found.folder == str(tmp_path / "runs" / "small-quick")
+    assert found.measurements.notes == ("seeds [0]",)
+    assert (tmp_path / "runs" / "table-quick" / RESULT).is_file()
+    (papers / "table.toml").write_text('title = "The table"\nsame_runs = "smal"\n')
+    with pytest.raises(RecipeError, match="small"):
+        reproduce("table", "quick", tmp_path / "runs")
 
 
 def test_all_that_fit_go_seed_by_seed(judged: Any, papers: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from plumbline.checks import check_count
 from plumbline.data.base import Constant, Split, Splits, dataset
 from plumbline.data.decoding import decode, unpacked
 from plumbline.data.encoding import check_one_of, codes, split
@@ -40,12 +41,13 @@ def celeba(
     division: Literal["official", "random"] | None = None,
     seed: int = 0,
     allow_partial: bool = False,
+    size: int = SIZE,
 ) -> Splits:
-    """CelebA: 162,770 and 19,962 faces ``[3, 64, 64]``, pixels in [0, 1].
+    """CelebA: 162,770 and 19,962 faces ``[3, size, size]``, pixels in [0, 1].
 
     For research only; available at https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html. The
-    published images (178 x 218) are cropped to the central square and scaled to 64 x 64; images of
-    64 x 64 are used as they are. The official partition is used if it and all of its images are
+    published images (178 x 218) are cropped to the central square and scaled; images of that size
+    are used as they are. The official partition is used if it and all of its images are
     there (its validation part is in neither of ours); otherwise 80 % of the images are for training
     and 20 % for testing, drawn by the seed, and ``constants`` says so.
 
@@ -58,7 +60,9 @@ def celeba(
         seed: The seed of a random division.
         allow_partial: Whether to load what has both an image and attributes when the zip and the
             list do not have the same images.
+        size: The images' height and width.
     """
+    check_count("size", size)
     if division is not None:
         check_one_of("division", division, ("official", "random"))
     listed = _csv_or_txt(ATTRIBUTES, folder)
@@ -69,9 +73,9 @@ def celeba(
     with archive:
         members = _members(archive)
         names, chosen = _in_both(names, members, source, attributes, allow_partial)
-        shape = (len(members), 3, SIZE, SIZE)
-        rows = _decoded(source, archive, members)
-        pixels = unpacked(source, f"{SIZE}x{SIZE}", shape, rows, folder)
+        shape = (len(members), 3, size, size)
+        rows = _decoded(source, archive, members, size)
+        pixels = unpacked(source, f"{size}x{size}", shape, rows, folder)
     row_of = {name: row for row, name in enumerate(members)}
     images = Mapped([pixels], torch.tensor([row_of[name] for name in names]))
     y, of = y[chosen], of[chosen]
@@ -161,11 +165,13 @@ def _in_both(
     return both, chosen
 
 
-def _decoded(source: Path, archive: zipfile.ZipFile, members: dict[str, str]) -> Iterator[Bytes]:
+def _decoded(
+    source: Path, archive: zipfile.ZipFile, members: dict[str, str], size: int
+) -> Iterator[Bytes]:
     for member in members.values():
         with reading(IMAGES, source):
             content = archive.read(member)
-        yield decode(io.BytesIO(content), f"{member} in {source}", SIZE)
+        yield decode(io.BytesIO(content), f"{member} in {source}", size)
 
 
 def _divided(

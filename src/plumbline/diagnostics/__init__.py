@@ -3,7 +3,12 @@
 Everything here reads raw gradients of private records and is not covered by epsilon.
 """
 
-from plumbline.diagnostics.ascent import AscentDirections, ascent_directions, successive_cosines
+from plumbline.diagnostics.ascent import (
+    AscentDirections,
+    adjacent_batches,
+    ascent_directions,
+    successive_cosines,
+)
 from plumbline.diagnostics.base import NOT_COVERED, Sample
 from plumbline.diagnostics.bias import (
     Bias,
@@ -92,6 +97,7 @@ __all__ = [
     "Trace",
     "Undefined",
     "Verdict",
+    "adjacent_batches",
     "ascent_directions",
     "bias",
     "bias_by_batch_size",

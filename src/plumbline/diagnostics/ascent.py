@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from plumbline.diagnostics.base import Sample, cosine, norm
@@ -67,3 +68,33 @@ def successive_cosines(gradients: Sequence[Mapping[str, Tensor]]) -> list[Number
     lowers it.
     """
     return [cosine(after, before) for before, after in itertools.pairwise(gradients)]
+
+
+def adjacent_batches(
+    before: Sample, after: Sample, size: int, generator: torch.Generator, pairs: int = 8
+) -> Number:
+    """The mean cosine of the clipped gradients of two steps, each with a batch of its own.
+
+    Sharpness-Aware Training, Table 8 and Fig. 12. Both samples are of the same records, at the
+    weights of the two steps; a pair of batches has no record in common.
+
+    Args:
+        before: At the step before.
+        after: At this one.
+        size: Records to a batch.
+        generator: Draws the batches.
+        pairs: The mean is over so many pairs of batches.
+    """
+    if 2 * size > after.records:
+        return Undefined(f"{after.records} records make no two batches of {size}")
+    found = []
+    for _ in range(pairs):
+        drawn = torch.randperm(after.records, generator=generator)[: 2 * size].view(2, size)
+        first, second = (
+            torch.zeros(after.records, dtype=torch.bool).index_fill(0, own, True) for own in drawn
+        )
+        found.append(cosine(before.of(first).clipped_mean, after.of(second).clipped_mean))
+    known = [one for one in found if not isinstance(one, Undefined)]
+    if not known:
+        return Undefined(f"no two batches of {size} have a gradient")
+    return sum(known) / len(known)

@@ -108,6 +108,8 @@ class ReproductionFile(SettingsPart):
         answers: Why a size that is not the paper's can judge the claims. Without a reason they
             are not judged at that size, and values never are.
         priority: ``reproduce --all`` makes lower ones first.
+        same_runs: The reproduction whose runs these numbers are of; its file then has everything
+            but the title and the priority.
     """
 
     title: str
@@ -118,6 +120,7 @@ class ReproductionFile(SettingsPart):
     minutes: dict[Size, float]
     answers: dict[Size, str] = Field(default_factory=dict)
     priority: int = 5
+    same_runs: str | None = None
 
     @model_validator(mode="after")
     def _answers(self) -> ReproductionFile:
@@ -164,15 +167,23 @@ def read(name: str) -> tuple[ReproductionFile, PublishedFile]:
     require_known("reproduction", name, names())
     root = recipes_folder() / "papers"
     plan, published = (root / f"{name}{kind}.toml" for kind in ("", ".published"))
+    fields = read_toml(plan)
+    if (other := fields.get("same_runs")) is not None:
+        require_known("reproduction", other, names())
+        fields = {**read_toml(root / f"{other}.toml"), **fields}
     return (
-        ReproductionFile.of(read_toml(plan), plan.name),
+        ReproductionFile.of(fields, plan.name),
         PublishedFile.of(read_toml(published), published.name),
     )
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A table with changes, tables within it changed the same way."""
-    result = dict(base)
+    """A table with changes, tables within it changed the same way.
+
+    Options are those of what has the name: another name has none of them.
+    """
+    renamed = base.get("name") != changes.get("name", base.get("name"))
+    result = {key: value for key, value in base.items() if not (renamed and key == "options")}
     for key, value in changes.items():
         old = result.get(key)
         both = isinstance(old, Mapping) and isinstance(value, Mapping)

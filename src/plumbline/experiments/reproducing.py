@@ -31,7 +31,7 @@ from plumbline.experiments.run_result import commit
 from plumbline.experiments.settings import require_known
 from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
 from plumbline.experiments.studies.base import NOT_RECORDED
-from plumbline.experiments.studies.comparison import BEST
+from plumbline.experiments.studies.comparison import BEST, FIRST, LAST
 from plumbline.results import to_json
 
 _OF_RUNS = "comparison"
@@ -140,7 +140,7 @@ class Reproduction:
                 key: value.to_json()
                 for key, value in sorted(column.items())
                 if key.split(" / ")[1] in metrics
-                and (BEST not in key or key in used)  # else it is there as a row of the sweep
+                and (key in used or not any(word in key for word in (BEST, FIRST, LAST)))
                 and not math.isnan(value.mean)
             }
 
@@ -184,15 +184,15 @@ def reproduce(
     plan, published = read(name)
     _require_size(name, plan, size)
     require_known("study", plan.study, list(STUDIES))
-    kept = Path(folder) / f"{name}-{size}"
+    kept, runs = (Path(folder) / f"{one}-{size}" for one in (name, plan.same_runs or name))
     if (shard or ray) is not None and plan.study != _OF_RUNS:
         raise RecipeError(
             f"{name} is not made of runs that can be split: leave out --shard and --ray."
         )
     with workers_for(shard, workers, ray) as pool:
-        measured = STUDIES[plan.study](Job(plan.at(size, seeds), kept, pool, on_progress))
-    made_with = _commits(kept, measured)
-    found = Reproduction(name, size, plan, published, measured, made_with, str(kept))
+        measured = STUDIES[plan.study](Job(plan.at(size, seeds), runs, pool, on_progress))
+    made_with = _commits(runs, measured)
+    found = Reproduction(name, size, plan, published, measured, made_with, str(runs))
     make_folder(kept)
     write_json(kept / RESULT, found.kept())
     return found
@@ -233,14 +233,21 @@ def in_order(size: Size) -> list[str]:
 
 
 def read_reproduction(path: Path) -> Reproduction:
-    """A reproduction from its file, judged by the published file of today."""
+    """A reproduction from its file, judged by the published file of today.
+
+    A later part of the file replaces what earlier ones have; one that is marked ``more_seeds``
+    adds its seeds to theirs.
+    """
     stored = read_json(path)
     plan, published = read(stored["name"])
     paper: dict[str, Measured] = {}
     tuned: dict[str, Measured] = {}
-    for part in stored["parts"]:  # later ones replace earlier ones
+    for part in stored["parts"]:
         for column, kept in ((paper, part["paper"]), (tuned, part["tuned"])):
-            column |= {key: Measured.from_json(value) for key, value in kept.items()}
+            for key, value in kept.items():
+                found = Measured.from_json(value)
+                more = part.get("more_seeds", False) and key in column
+                column[key] = column[key].with_seeds(found.by_seed) if more else found
     last = stored["parts"][-1]
     measured = Measurements(paper, tuned, tuple(last["notes"]), last["aim"])
     commits = {one for part in stored["parts"] for one in part["commits"]}

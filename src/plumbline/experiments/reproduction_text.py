@@ -22,8 +22,8 @@ def section(found: Reproduction) -> str:
     paper, tuned = found.measurements.paper, found.measurements.tuned
     published = {line.what for line in found.values}
     compared = {key for claim in found.published.claims for key in claim.keys} - published
-    if published:  # a figure has no row that it would stand beside
-        compared |= {key for key in paper if key.startswith(LARGER_CLASS) and key.count("/") == 2}
+    # A constant row stands beside published rows, for what these are about.
+    compared |= {f"{LARGER_CLASS} / {what.partition(' / ')[2]}" for what in published}
     tables: list[tuple[tuple[str, ...], list[Any]]] = [
         (
             ("value", "published", "ours", "tuned alike"),
@@ -61,7 +61,7 @@ def summary(reproductions: Iterable[Reproduction]) -> str:
         (
             f"{place(found)}: {says}",
             verdict(outcome),
-            _interval(outcome.deciding.interval),
+            interval(outcome.deciding.interval),
             found.size,
             _network(found),
             f"`{command(found)}`",
@@ -87,11 +87,19 @@ def command(found: Reproduction) -> str:
     return f"plumbline reproduce {found.name} --size {found.size}"
 
 
+def interval(value: DifferenceInterval) -> str:
+    """A difference, and where it lies."""
+    if math.isnan(value.mean):
+        return ""
+    ends = "" if math.isnan(value.low) else f" ({value.low:.3g} to {value.high:.3g})"
+    return f"{value.mean:.3g}{ends}"
+
+
 def _lines(says: str, outcome: ClaimOutcome) -> Iterable[tuple[str, ...]]:
     for place, one in enumerate(outcome.parts):
         first = (says, verdict(outcome)) if place == 0 else ("", "")
         held = f"{one.shown}, explained by tuning" if one.explained else str(one.shown)
-        yield *first, one.part.text, held, _interval(one.interval), _interval(one.tuned)
+        yield *first, one.part.text, held, interval(one.interval), interval(one.tuned)
 
 
 def _network(found: Reproduction) -> str:
@@ -104,10 +112,3 @@ def _shown(value: Measured | None) -> str:
         return ""
     error = "" if math.isnan(value.standard_error) else f" ± {value.standard_error:.2g}"
     return f"{value.mean:.4g}{error}"
-
-
-def _interval(value: DifferenceInterval) -> str:
-    if math.isnan(value.mean):
-        return ""
-    ends = "" if math.isnan(value.low) else f" ({value.low:.3g} to {value.high:.3g})"
-    return f"{value.mean:.3g}{ends}"

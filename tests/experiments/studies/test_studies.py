@@ -142,6 +142,26 @@ def test_the_best_row_of_a_sweep_and_the_errors_it_avoids(tmp_path: Path) -> Non
     assert not any(key.startswith("plain, best / error") for key in found)
 
 
+def test_the_first_and_the_last_reading_of_a_probe(tmp_path: Path) -> None:
+    """Against the rows of the run's own file."""
+    settings = {
+        **DIGITS,
+        "methods": [{"name": "dpsgd", "label": "plain"}],
+        "budget": {"epsilon": 3.0, "delta": 1e-5, "steps": 3, "expected_batch_size": 64},
+        "probe": {"every": 1, "records": 16, "measure": ["progress"]},
+        "simple_row": False,
+    }
+    found = measured("comparison", settings, tmp_path).paper
+    for seed, value in found["plain / progress / loss"].by_seed.items():
+        (path,) = tmp_path.glob(f"plain-seed{seed}-*/diagnostics.jsonl")
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        losses = [one["progress"]["loss"] for one in lines if "progress" in one]
+        assert len(losses) == 3
+        assert value == pytest.approx(sum(losses) / 3)
+        for end, loss in (("first", losses[0]), ("last", losses[-1])):
+            assert found[f"plain / progress / loss, {end}"].by_seed[seed] == loss
+
+
 def test_a_gap_has_the_sign_of_its_mean() -> None:
     signed = gap_of(Estimate(0.0, 0.0, (1.0, 2.0)), Estimate(0.0, 0.0, (2.0, 5.0)))
     assert signed == [1.0, 3.0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from plumbline.diagnostics.ascent import AscentDirections, ascent_directions
+from plumbline.diagnostics.ascent import adjacent_batches as cosine_of_batches
 from plumbline.diagnostics.ascent import successive_cosines as cosines_of
 from plumbline.diagnostics.look import Look, diagnostic
 from plumbline.diagnostics.sampling_noise import SamplingNoise
@@ -15,6 +16,7 @@ from plumbline.results import Number, Undefined
 
 SIZES = (2, 4, 8, 16)
 WINDOW = 4
+BATCHES = (32, 128, 512)
 
 
 @diagnostic
@@ -61,7 +63,7 @@ def successive_cosines(look: Look) -> dict[str, Number]:
 
     From Sharpness-Aware Training, App. F.
 
-    ``clipped``: of the clipped means of these records before the noise, as in the paper.
+    ``clipped``: of the clipped means of the same records at both, before the noise.
     ``released``: of what the run released, batch and noise included.
     """
     clipped: Number = Undefined("the step before was not looked at in this session")
@@ -72,3 +74,17 @@ def successive_cosines(look: Look) -> dict[str, Number]:
     if last is not None and before is not None:
         (released,) = cosines_of([before, last])
     return {"clipped": clipped, "released": released}
+
+
+@diagnostic(steps_before=1)
+def adjacent_batches(look: Look) -> dict[str, Number]:
+    """The cosine of adjacent steps' clipped gradients before the noise, by batch size.
+
+    From Sharpness-Aware Training, Table 8 and Fig. 12: each step has a batch of its own, here of
+    records of the sample.
+    """
+    if not look.before or look.sample.in_buckets:
+        none = Undefined("the step before was not looked at, or its records were in buckets")
+        return {str(size): none for size in BATCHES}
+    pair = look.before[-1], look.sample
+    return {str(size): cosine_of_batches(*pair, size, look.generator) for size in BATCHES}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,6 +51,11 @@ class Measured:
             error = statistics.stdev(values) / math.sqrt(len(values))
         named = dict(zip(map(str, seeds or range(len(values))), values, strict=True))
         return cls(statistics.fmean(values), error, tuple(folders), named, runs=len(values))
+
+    def with_seeds(self, others: Mapping[str, float]) -> Measured:
+        """The number over these seeds and others."""
+        both = {**self.by_seed, **others}
+        return replace(Measured.of(list(both.values()), self.folders), by_seed=both)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values, without what follows from the others."""

@@ -1,7 +1,8 @@
 """Tables: methods x seeds of a recipe, every metric overall and by group.
 
 Accuracies and privacy costs are in points. Rows whose origin is "tuned" are the tuned column.
-Diagnostics that a recipe's probe reads along the way are means over the readings (figures).
+Diagnostics that a recipe's probe reads along the way are means over the readings (figures); what
+was read first and last is kept under the same name with ", first" and ", last".
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from plumbline.results import minus
 BESIDE = ("pair", "reference")
 """What a comparison's settings have beside the fields of a recipe."""
 BEST = ", best"
+FIRST, LAST = ", first", ", last"
 
 
 @study("comparison")
@@ -151,19 +153,22 @@ def _scaled(values: Sequence[Number], share: bool) -> list[Number]:
 
 
 def _probed(row: MethodRow, folder: Path) -> Iterator[tuple[str, list[Number]]]:
-    """Means over the readings of each run; a run without any has no value."""
-    by_run = [_means(folder / run) for run in row.folders]
+    """Means, firsts and lasts of the readings of each run; a run without any has no value."""
+    by_run = [_readings(folder / run) for run in row.folders]
     missing = Undefined("the run has no such reading")
     for key in by_run[0]:
         yield key, [run.get(key, missing) for run in by_run]
 
 
-def _means(run: Path) -> dict[str, float]:
-    sums: dict[str, list[float]] = {}
+def _readings(run: Path) -> dict[str, float]:
+    along: dict[str, list[float]] = {}
     for row in read_rows(run / DIAGNOSTICS):
         for key, value in _numbers(row):
-            sums.setdefault(key, []).append(value)
-    return {key: sum(values) / len(values) for key, values in sums.items()}
+            along.setdefault(key, []).append(value)
+    made = {key: sum(values) / len(values) for key, values in along.items()}
+    for end, at in ((FIRST, 0), (LAST, -1)):
+        made |= {f"{key}{end}": values[at] for key, values in along.items()}
+    return made
 
 
 def _numbers(value: Any, path: str = "") -> Iterator[tuple[str, float]]:
