@@ -1,10 +1,11 @@
 """What bounded rounding costs: sums of gradients beside plain float32 sums.
 
 `python -m benchmarks.sums` takes the gradients of a batch (capture, norms) and adds them up, once
-as a private step does (in float64, `gradients/summation.py`) and
-once as one float32 product, the old way. Both are timed in turn; reported are medians of the
-ratios, of the sum alone, of all gradient work (capture, norms, sum), and of that with the step's
-noise. Targets, for the last: 1.15 on a wide MLP, 1.05 on the other networks.
+as a private step does (in float64, and in float32 within buckets: `gradients/summation.py`), once
+in float64 alone, as a step in several chunks does, and once as one float32 product. They are timed
+in turn; reported are medians of the ratios to the last, of the sum alone, of all gradient work
+(capture, norms, sum), and of that with the step's noise. Targets, for the last: 1.15 on a wide MLP,
+1.05 on the other networks.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from plumbline.gradients.layers.blocks import Stacked  # noqa: E402
 from plumbline.gradients.layers.convolution import Convolved  # noqa: E402
 from plumbline.gradients.layers.embedding import EmbeddingRows  # noqa: E402
 from plumbline.gradients.outer import Outer  # noqa: E402
+from plumbline.gradients.summation import TOGETHER  # noqa: E402
 from plumbline.gradients.terms import Dense, Term, rows_like  # noqa: E402
 from plumbline.mechanism.noise import add_noise  # noqa: E402
 from plumbline.mechanism.random_source import SeededSource  # noqa: E402
@@ -122,6 +124,11 @@ class Contest:
 
     def new(self, gradients: PerSampleGradients) -> object:
         """As it is released."""
+        buckets = torch.arange(gradients.records) // TOGETHER
+        return gradients.to_release(buckets).total(gradients.norms().clamp(min=1).reciprocal())
+
+    def double(self, gradients: PerSampleGradients) -> object:
+        """All in float64."""
         return gradients.total(gradients.norms().clamp(min=1).reciprocal())
 
 
@@ -132,11 +139,12 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def measured(contest: Contest) -> tuple[float, float, float]:
-    """The ratios of new to old: of sums, of gradient work, and of that with noise; medians."""
-    sums, works, steps = [], [], []
+def measured(contest: Contest) -> tuple[float, ...]:
+    """The ratios to old: of float64 sums, of new ones, with all work, and with noise; medians."""
+    doubles, sums, works, steps = [], [], [], []
     for number in range(WARM_UP + ROUNDS):
-        ways = [contest.old, contest.new] if number % 2 else [contest.new, contest.old]
+        ways = [contest.old, contest.double, contest.new]
+        ways = ways if number % 2 else ways[::-1]
         taken, added = {}, {}
         for way in ways:
             start = time.perf_counter()
@@ -144,25 +152,27 @@ def measured(contest: Contest) -> tuple[float, float, float]:
             taken[way] = time.perf_counter() - start
             added[way] = seconds(lambda way=way, own=gradients: way(own))
         if number >= WARM_UP:
+            doubles.append(added[contest.double] / added[contest.old])
             sums.append(added[contest.new] / added[contest.old])
             # Both sides with the same gradient work: its own noise would hide the difference.
             work = statistics.mean(taken.values())
             works.append((work + added[contest.new]) / (work + added[contest.old]))
             work += seconds(contest.noise)
             steps.append((work + added[contest.new]) / (work + added[contest.old]))
-    return statistics.median(sums), statistics.median(works), statistics.median(steps)
+    return tuple(map(statistics.median, (doubles, sums, works, steps)))
 
 
 def main() -> int:
     """Prints a line a network; fails if one is beyond its target."""
     workloads = [Workload("wide", "wide MLP", wide_mlp, 512, images, 10), *WORKLOADS.values()]
     slow = []
-    print(f"{'network':12} {'sum':>6} {'work':>6} {'step':>6} {'target':>6}   new / float32")
+    heads = "float64", "sum", "work", "step", "target"
+    print(f"{'network':12}" + "".join(f"{head:>8}" for head in heads) + "   / float32")
     for workload in workloads:
-        sums, work, step = measured(Contest(workload))
+        ratios = measured(Contest(workload))
         target = TARGETS.get(workload.title, TARGET)
-        print(f"{workload.title:12} {sums:6.2f} {work:6.3f} {step:6.3f} {target:6.2f}")
-        if step > target:
+        print(f"{workload.title:12}" + "".join(f"{ratio:8.3f}" for ratio in (*ratios, target)))
+        if ratios[-1] > target:
             slow.append(workload.title)
     if slow:
         print("beyond the target:", ", ".join(slow))
