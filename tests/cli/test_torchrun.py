@@ -124,7 +124,9 @@ def test_a_killed_rank_ends_torchrun_and_the_run_goes_on(tmp_path: Path) -> None
     assert process.returncode != 0
     before = charged(ledgers[0].parent)
     assert 20 <= before < 400, err
-    found = result(torchrun(1, tmp_path, str(recipe), "--method", "DPSGD"))
+    # With another number of processes, steps since the last checkpoint are lost: how many there are
+    # depends on when it was killed, and of too many it asks.
+    found = result(torchrun(1, tmp_path, str(recipe), "--method", "DPSGD", "--accept-loss"))
     assert charged(tmp_path / found["folder"]) == 400
     assert found["steps"] <= 400
     assert "1 or 2 processes" in found["statement"].replace("\n", " ")

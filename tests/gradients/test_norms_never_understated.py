@@ -519,3 +519,14 @@ def test_squares_that_vanish_in_float32() -> None:
     product = tiny.double().transpose(1, 2) @ huge.double()
     true = record_norms({"w": product, "b": rest.double()})
     assert float((found.norms().double() / true).min()) >= 1 - UNDERSTATED
+
+
+def test_a_record_taken_from_a_batch_has_the_same_norm() -> None:
+    """The bound on the rounding of a bias's sum goes with it."""
+    model = nn.Linear(8, 6)
+    inputs, coefficients = torch.randn(RECORDS, 16, 8), alternating((RECORDS, 16, 6), 1e-3)
+    beside = capture(model, weighted, (inputs, coefficients)).norms(["bias"])
+    for record in range(RECORDS):
+        found = capture(model, weighted, (inputs, coefficients))
+        alone = found.select(torch.tensor([record])).norms(["bias"])
+        torch.testing.assert_close(alone, beside[record : record + 1], rtol=1e-6, atol=0)

@@ -122,6 +122,12 @@ def test_rdp_is_never_below_pld(rate: float, sigma: float, steps: int) -> None:
     assert exact > 0
 
 
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+@pytest.mark.parametrize("sigma", [1e9, 1e308])
+def test_any_amount_of_noise_has_a_cost(sigma: float, accountant: Accountant) -> None:
+    assert 0 <= cost(0.1, 3, sigma, accountant=accountant) <= cost(0.1, 3, 1e6, accountant="rdp")
+
+
 @pytest.mark.parametrize("sampling", [FullBatch(), PoissonSampling(rate=1.0)])
 @pytest.mark.parametrize("relation", ["add_remove", "replace_one"])
 @pytest.mark.parametrize(("sigma", "steps"), [(0.5, 1), (1.0, 1), (5.0, 1), (20.0, 300)])

@@ -46,6 +46,17 @@ MUTANTS = (
         ("gradients/test_norms_never_understated.py",),
     ),
     Mutant(
+        "a bound lost with the batch",
+        "a record alone has another norm than beside others, and BAM another gradient",
+        "gradients/terms.py",
+        "slack=None if slack is None else lambda: slack()[index])",
+        "slack=None)",
+        (
+            "gradients/test_norms_never_understated.py::"
+            "test_a_record_taken_from_a_batch_has_the_same_norm",
+        ),
+    ),
+    Mutant(
         "rate twice the accounted one",
         "records take part twice as often as epsilon says",
         "sampling.py",

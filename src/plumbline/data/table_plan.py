@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Unpack, get_args
 
 import torch
@@ -211,7 +212,9 @@ class TablePlan:
                 words = self.look().in_the_way(complete=self.missing == "error")
             if not words:
                 raise
-            raise Obstacles(f"{error}\n{words}") from error
+            file = Path(self.source.path).name if self.source.path else ""
+            named = str(error) if file in str(error) else f"{file}: {error}"
+            raise Obstacles(f"{named}\n{words}") from error
 
     def taken_from(self, counts: Counts) -> TablePlan:
         """The plan with what is not declared taken from the rows that were counted."""

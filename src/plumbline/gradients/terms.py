@@ -250,7 +250,8 @@ class Dense(Term):
         return rows @ direction.permute([dim - 1 for dim in order]).reshape(-1)
 
     def select(self, index: Tensor) -> Dense:
-        return Dense(self.values[index])
+        slack = self._slack  # a record's norm is the same, whoever it was taken from beside
+        return Dense(self.values[index], slack=None if slack is None else lambda: slack()[index])
 
     def scaled(self, coefficients: Tensor) -> Dense:
         return Dense(self.values * rows_like(coefficients, self.values))

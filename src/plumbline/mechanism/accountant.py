@@ -124,10 +124,14 @@ def _pieces(releases: Releases) -> tuple[privacy_loss.Piece, ...]:
             raise ValueError(f"a release cannot be counted {count} times")
         if count:
             # Sensitivities may differ between equal steps: only their ratio to the noise matters.
-            key = (release.sampling.rate, release.noise_multiplier)
+            key = (release.sampling.rate, min(release.noise_multiplier, _MOST_NOISE))
             # Each pair by itself: steps of two cycles can both be of a record's own part.
             counts[key] = counts.get(key, 0) + release.participations(count)
     return tuple(sorted((rate, sigma, count) for (rate, sigma), count in counts.items()))
+
+
+_MOST_NOISE = 1e7
+"""More costs no more than this, and its square may overflow."""
 
 
 def _one_by_one(releases: Releases, places: int) -> Iterator[Releases]:

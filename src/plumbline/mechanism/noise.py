@@ -263,9 +263,10 @@ class NoisePrefetcher:
 
     def _drawn_ahead(self, step: int) -> torch.Tensor | None:
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead.step != step or ahead.process != process_identity():
+        if ahead is None or ahead.process != process_identity():
             return None
-        return ahead.result()
+        noise = ahead.result()
+        return noise if ahead.step == step else None
 
     def _stream(self, step: int) -> Stream:
         position = (step, self._query) if self._query else (step,)
