@@ -127,4 +127,12 @@ MUTANTS = (
         "len(part)",
         ("experiments/test_centring.py::test_a_hidden_number_of_records_is_not_divided_by",),
     ),
+    Mutant(
+        "rows set apart by their number among those used",
+        "a row that lacks its target moves all later ones across the line of what is trained on",
+        "experiments/loading.py",
+        "torch.arange(count) if part.places is None else part.places",
+        "torch.arange(count)",
+        ("experiments/test_loading.py::test_a_row_without_a_target_changes_the_side_of_no_other",),
+    ),
 )

@@ -162,6 +162,7 @@ def table(
         )
         encoder.check_declared(splits.train)
         public = [one.what for one in encoder.constants if one.source == "public"]
+        splits.train.places = train.places
         splits.train.public_records = plan.training_records
         splits.train.records_noisy = noisy_records
         splits.train.stated = tuple(public)
