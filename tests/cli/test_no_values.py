@@ -66,6 +66,8 @@ def test_names_that_look_like_markup_are_text(call: Called, tmp_path: Path) -> N
     text = path.read_text().replace("low", "[/low]").replace(",f,", ",[bold]f,")
     path.write_text(text.replace("city", "[/]"))
     assert call(*TRAIN, "--from-data", "--no-page") == 0
+    # What a crash can cost comes before the first step.
+    assert call.err.index("A crash costs no step") < call.err.index("0 of 1 runs are done")
     assert "[/low]" in call.out
     assert "[bold]f" in call.out
     (result,) = (tmp_path / "run" / "people").glob("*/result.json")

@@ -1,5 +1,6 @@
 """A run's data and features, and a model judged on them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from plumbline.data import Split
 from plumbline.data.table_records import OTHER
 from plumbline.experiments import RecipeError, loading
 from tests.experiments.small import spec
+from tests.experiments.small_table import patients
+from tests.experiments.small_table import spec as table_spec
 
 
 def test_measuring_leaves_the_model_in_its_mode() -> None:
@@ -56,6 +59,26 @@ def test_one_record_more_or_less_changes_the_side_of_no_other() -> None:
     assert abs(len(held[0]) - 600) < 4 * (0.3 * 0.7 * 2000) ** 0.5
     _, other = loading._apart(numbered(2000), 0.3, "seed 2")
     assert set(other.x.flatten().tolist()) != held[0]  # type: ignore[union-attr]
+
+
+def test_a_row_without_a_target_changes_the_side_of_no_other(tmp_path: Path) -> None:
+    """It takes no part, and leaves its place in the file empty; also for a third part."""
+    lines = patients(tmp_path / "patients.csv", 120).read_text().splitlines()
+    sides = []
+    for lacking in (False, True):
+        rows = [f"{k},{line.split(',', 1)[1]}" for k, line in enumerate(lines)]
+        rows[0], rows[3] = lines[0], rows[3].rpartition(",")[0] + ("," if lacking else ",no")
+        path = tmp_path / f"{lacking}.csv"
+        path.write_text("\n".join(rows) + "\n")
+        one = replace(table_spec(path, threshold="auto"), held_out=0.2)
+        splits = loading.load_data(one)
+        assert splits.third is not None
+        ages = [part.x[:, 0].tolist() for part in (splits.train, splits.test, splits.third)]
+        sides.append([set(one) for one in ages])
+    whole, lacking_one = sides
+    gone = [a - b for a, b in zip(whole, lacking_one, strict=True)]
+    assert sorted(map(len, gone)) == [0, 0, 1]
+    assert all(b <= a for a, b in zip(whole, lacking_one, strict=True))
 
 
 def test_both_sides_have_records() -> None:

@@ -319,6 +319,26 @@ def test_a_repeatable_run_has_no_journal(checkpoint: Path) -> None:
     assert sorted(one.name for one in checkpoint.parent.iterdir()) == ["run.pt"]
 
 
+def test_what_a_crash_can_cost_is_said_in_steps(checkpoint: Path, tmp_path: Path) -> None:
+    """As they are lost: those charged ahead go with the power, and all without a checkpoint."""
+    seeded = {"seed": 1, "deterministic": True}
+    with Ledger.open(tmp_path / "ledger", reserve=7) as ledger:
+        said = [
+            Run(settings=settings).make(**more).crash_cost
+            for settings, more in (
+                ({}, {}),
+                (seeded, {"checkpoint": tmp_path / "seeded.pt"}),
+                ({"ledger": ledger}, {"checkpoint": checkpoint}),
+            )
+        ]
+    assert said == [
+        "A crash costs all of its steps: it has no checkpoint file.",
+        "A crash costs no step: those since the last checkpoint are made again.",
+        "A crash or a kill costs at most the step that it falls in; a power cut, the steps since "
+        "the last checkpoint and up to 7 more.",
+    ]
+
+
 def test_a_finished_run_is_forgotten(checkpoint: Path) -> None:
     run = Run()
     run.train(run.make(checkpoint=checkpoint), 2)

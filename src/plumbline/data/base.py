@@ -53,6 +53,8 @@ class Split(Dataset[tuple[Any, Tensor]]):
         public_records: The number of records that is public, if one is: stated, or released with
             noise (``records_noisy``).
         stated: What was stated about the records without looking at them, in words.
+        places: Where the records stand in their file, ``[n]``, if others there take no part; None
+            if they are numbered as they are here.
     """
 
     not_covered: tuple[str, ...] = ()
@@ -60,6 +62,7 @@ class Split(Dataset[tuple[Any, Tensor]]):
     public_records: int | None = None
     records_noisy: bool = False
     stated: tuple[str, ...] = ()
+    places: Tensor | None = None
 
     def __init__(
         self,
@@ -121,6 +124,7 @@ class Split(Dataset[tuple[Any, Tensor]]):
             rows, self.y[index], None if features is None else features[index], self.prepare
         )
         part.not_covered, part.stated = self.not_covered, self.stated
+        part.places = None if self.places is None else self.places[index]
         part.origin = (self, index)
         return part
 

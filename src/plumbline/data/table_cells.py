@@ -266,8 +266,8 @@ def as_text(cell: Any, order: Order = "ymd") -> str:
     if isinstance(cell, datetime.date) and cell == cell:  # which pandas' missing date is not
         written = {"y": f"{cell.year:04}", "m": f"{cell.month:02}", "d": f"{cell.day:02}"}
         return "-".join(written[part] for part in order)
-    if isinstance(cell, float | np.floating) and cell.is_integer() and abs(float(cell)) < _EXACT:
-        cell = int(cell)
+    if isinstance(cell, float | np.floating) and float(cell).is_integer():
+        cell = int(cell) if abs(float(cell)) < _EXACT else cell
     words = str(cell)
     return "" if words in ("None", "nan", "NaT", "<NA>") else words
 

@@ -72,6 +72,7 @@ def table(path: TableSource, *, target: str, **options: Unpack[TableOptions]) ->
         )
         encoder.check_declared(splits.train)
         public = [one.what for one in encoder.constants if one.source == "public"]
+        splits.train.places = train.places
         splits.train.public_records = plan.training_records
         splits.train.records_noisy = options.get("noisy_records", False)
         splits.train.stated = tuple(public)

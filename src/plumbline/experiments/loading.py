@@ -91,14 +91,16 @@ def _apart(part: Split, share: float, key: str) -> tuple[Split, Split]:
 
     Every record has a coin of its own, so that ``share`` is only what is expected. One record more
     or less changes the side of no other, which the privacy of a selection rests on. A record's name
-    is its place in the part, and its coin depends on that and the key alone: to remove
-    it is to leave its place empty, and the others keep theirs.
+    is its place in the part, and of a table its place in the file, where rows that lack a value
+    take no part; its coin depends on that and the key alone: to remove it is to leave its place
+    empty, and the others keep theirs.
 
     Raises:
         RecipeError: If no record is left on one side.
     """
     count = len(part)
-    held = Draws(torch.arange(count), key).uniform() < share
+    places = torch.arange(count) if part.places is None else part.places
+    held = Draws(places, key).uniform() < share
     if not 0 < int(held.sum()) < count:
         raise RecipeError(
             f"Of {count} training records, a share of {share:g} is to be held out, which leaves no "
