@@ -134,8 +134,8 @@ def data_look(
         different = f">{KEPT:,}" if one.different is None else f"{one.different:,}"
         missing = f"{100 * one.missing / seen.rows:.1f} %" if one.missing else ""
         words = f"{one.wrong[:1].upper()}{one.wrong[1:]}. {one.advice}" if one.wrong else ""
-        used = {predicted: "target", **dict.fromkeys(seen.sensitive, "groups")}
-        kind = used.get(one.name, one.kind)
+        kind = "groups" if one.name in seen.sensitive else one.kind
+        kind = "target" if one.name == predicted else kind
         shown.add_row(*map(escape, (one.name or "''", kind, different, missing, words)))
     console.print(shown)
     for problem in seen.problems:
