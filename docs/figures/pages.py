@@ -56,7 +56,7 @@ def main() -> None:
         take(driver, one, "run-page", ["#verdict"], height=1000)
         take(driver, one, "run-groups", ["#learned .table"])
         take(driver, one, "run-statement", ["#statement"], height=760)
-        take(driver, compared, "comparison-page", ["#verdict"], height=980)
+        take(driver, compared, "comparison-page", ["#verdict"], height=1110)
         take(driver, compared, "comparison-epsilons", ["#epsilons .table", "#epsilons .caption"])
         take(driver, demo, "page", ["#verdict"], height=900)
         take(driver, demo, "demo-bending", ["figure:has(#bending-vectors-full)"])

@@ -336,3 +336,21 @@ def test_an_option_that_there_is_not(tmp_path: Path) -> None:
     path.write_text("\n".join(ROWS))
     with pytest.raises(TypeError, match=r"no option 'sensitve'\. Did you mean 'sensitive'"):
         table(path, **DECLARED, **{"sensitve": "city"})
+
+
+def test_of_a_target_and_of_groups_the_first_characters_count_too(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    rows = [f"{k},{'CE'[k % 2]}{k},{'xy'[k % 3 % 2]}{k % 5}" for k in range(40)]
+    path.write_text("\n".join(["age,diagnosis,ward", *rows]))
+    options: dict[str, Any] = {"prefixes": {"diagnosis": 1, "ward": 1}, "ranges": {"age": (0, 40)}}
+    declared = {"categories": {"diagnosis": ["C", "E"], "ward": ["x", "y"]}, **options}
+    for more in (declared, {**options, "from_data": True}, {**declared, "found": ["diagnosis"]}):
+        found = table(path, target="diagnosis", sensitive="ward", missing="error", **more)
+        assert (found.classes, found.groups) == (("C", "E"), ("x", "y"))
+        x, y, groups = found.train.x, found.train.y, found.train.sensitive_features
+        assert isinstance(x, torch.Tensor)
+        assert len(found.train) + len(found.test) == 40
+        age = ((x[:, 0] + 1) * 20).round().long()
+        assert torch.equal(y, age % 2)
+        assert groups is not None
+        assert torch.equal(groups, age % 3 % 2)

@@ -172,6 +172,14 @@ def test_the_news_is_what_privacy_costs_once_tuned(tmp_path: Path) -> None:
     assert "dpsgd (tuned) lost 2.0" in first
 
 
+def test_what_is_tuned_is_measured_against_what_is_tuned(tmp_path: Path) -> None:
+    adapt = {"name": "global-adapt", "label": "adapt", "origin": "tuned"}
+    shares = {"dpsgd": 0.70, "dpsgd (tuned)": 0.82, "adapt (tuned)": 0.83}
+    sentences = said(tmp_path, methods=[*TUNED, adapt], accuracy=shares)
+    text = next(one for one in sentences if one.startswith("The most accurate"))
+    assert "1.0 points above dpsgd (tuned)" in text
+
+
 def test_each_epsilon_is_told_with_what_it_reaches(tmp_path: Path) -> None:
     text = " ".join(said(tmp_path, epsilons=(1.0, 3.0)))
     assert "By accuracy, the best private model reaches 83.1% at epsilon 1 and" in text

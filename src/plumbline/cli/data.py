@@ -129,14 +129,12 @@ def data_look(
     shown = table("column", "taken for", "different", "missing", "what is wrong, and what to do")
     for place, justify in ((1, "left"), (4, "left")):
         shown.columns[place].justify = justify  # type: ignore[assignment]
-    used: dict[str | None, str] = {
-        predicted: "target", **dict.fromkeys(seen.sensitive, "groups")
-    }  # fmt: skip
     for one in seen.columns:
         different = f">{KEPT:,}" if one.different is None else f"{one.different:,}"
         missing = f"{100 * one.missing / seen.rows:.1f} %" if one.missing else ""
         words = f"{one.wrong[:1].upper()}{one.wrong[1:]}. {one.advice}" if one.wrong else ""
-        kind = used.get(one.name, one.kind)
+        kind = "groups" if one.name in seen.sensitive else one.kind
+        kind = "target" if one.name == predicted else kind
         shown.add_row(one.name or "''", kind, different, missing, words)
     console.print(shown)
     for problem in seen.problems:

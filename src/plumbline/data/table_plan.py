@@ -120,7 +120,7 @@ class TablePlan:
         needed = [self.target, *self.sensitive] if self.missing == "fill" else self.used
         classes = None
         if self.target in self.found and self.classes and not self.one_class_found:
-            classes = self.target, set(self.classes)
+            classes = self.target, self.schema[self.target].prefix, set(self.classes)
         readers = {name: reader_of(self.schema[name]) for name in (*self.features, self.target)}
         rows, left = usable(
             source,

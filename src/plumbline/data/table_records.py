@@ -12,7 +12,7 @@ from torch import Tensor
 from plumbline.data.base import Constant, Source, Split, not_covered
 from plumbline.data.encoding import Where
 from plumbline.data.files import TableError
-from plumbline.data.table_cells import places_of
+from plumbline.data.table_cells import cut, places_of
 from plumbline.data.table_columns import Categorical, encoder_of
 from plumbline.data.table_encoding import FLAG, TableEncoding
 from plumbline.data.table_rows import TableRows
@@ -72,7 +72,11 @@ class Encoder:
         start, target, ends = 0, self.encoding.target, self.encoding.target_range
         y = y if ends is None else y.float()
         for chunk in rows.chunks():
-            cells, where, these = chunk.columns, rows.where(chunk), slice(start, start + len(chunk))
+            where, these = rows.where(chunk), slice(start, start + len(chunk))
+            cells = {
+                name: cut(chunk.columns[name], self._plan.schema[name].prefix)
+                for name in (target, *self._groups)
+            }
             x[these] = self.encoding.encode(chunk)
             if ends is not None:
                 y[these] = numbers_of_target(cells[target], ends, test=test)

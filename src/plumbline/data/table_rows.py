@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plumbline.data.encoding import Where, check_share
 from plumbline.data.files import TableError
-from plumbline.data.table_cells import Reader
+from plumbline.data.table_cells import Reader, cut
 from plumbline.data.table_counts import lacking
 from plumbline.data.table_files import Table, TableChunk
 from plumbline.record_random import Draws
@@ -132,7 +132,7 @@ def usable(
     *,
     readers: Mapping[str, Reader],
     gaps: set[str],
-    classes: tuple[str, set[str]] | None = None,
+    classes: tuple[str, int | None, set[str]] | None = None,
 ) -> tuple[TableRows, LeftOut]:
     """The rows in which no needed cell is missing, and which are not used.
 
@@ -141,7 +141,8 @@ def usable(
         needed: The columns that must have a value.
         readers: Of columns of which a cell that cannot be read counts as missing.
         gaps: What a missing cell says.
-        classes: A column and its values; rows with another value are left out, and not missing.
+        classes: A column, how many characters of it count, and its values; rows with another value
+            are left out, and not missing.
     """
     kept, lost, total, other, first = [], [], 0, 0, None
     columns: Counter[str] = Counter()
@@ -154,8 +155,9 @@ def usable(
             place, name = min(bad, key=lambda one: one[0])
             first = name, table.where(chunk.rows[place])
         if classes is not None:
-            name, values = classes
-            known = np.fromiter((c in values for c in chunk.columns[name]), bool, len(chunk))
+            name, prefix, values = classes
+            cells = cut(chunk.columns[name], prefix)
+            known = np.fromiter((cell in values for cell in cells), bool, len(chunk))
             other += int((whole & ~known).sum())
             whole &= known
         total += len(chunk)

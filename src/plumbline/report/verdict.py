@@ -232,6 +232,9 @@ def _best(study: Study) -> str:
     first, title, metric = reference(study), best(study), telling(study)
     if first is None or title is None or len(study.private) < 2:
         return ""
+    tuned = better_settings(study, first)
+    if tuned is not None and study.part(title).origin == study.part(tuned).origin == "tuned":
+        first = tuned  # what is tuned is measured against what is
     own = study.row(title).seeds.overall[metric]
     reached = written(metric, own.mean, own.standard_error)
     if title == first:
