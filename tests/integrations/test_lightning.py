@@ -22,6 +22,7 @@ from lightning.pytorch.callbacks import (  # noqa: E402
 )
 
 from plumbline.integrations.lightning import PrivateStrategy  # noqa: E402
+from plumbline.training import WeightsMoved  # noqa: E402
 
 EPOCHS, EPOCH_STEPS, BATCH = 3, 4, 6
 METHOD = pl.methods.dpsgd(clip=1.0)
@@ -354,6 +355,22 @@ def test_exact_values_of_records_cannot_be_logged(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"as self\.log does"):
         made.fit(Logs(), loader())
     assert made.strategy.private.charged == 0
+
+
+class SecondOptimizer(Module):
+    def on_train_batch_end(self, *_: Any) -> None:
+        second = torch.optim.SGD(self.parameters(), lr=0.1)
+        x, y = records().tensors
+        nn.functional.cross_entropy(self.net(x), y).backward()
+        second.step()
+        second.zero_grad()
+
+
+def test_an_optimizer_in_a_hook_is_warned_of_and_stated(tmp_path: Path) -> None:
+    made = trainer(tmp_path, max_epochs=1)
+    with pytest.warns(WeightsMoved, match="an optimizer of its own in a hook"):
+        made.fit(SecondOptimizer(), loader())
+    assert made.strategy.private.moved == EPOCH_STEPS - 1
 
 
 class Asks(Module):

@@ -76,4 +76,23 @@ MUTANTS = (
             f"{_LIGHTNING}::test_a_setting_of_the_trainer_that_does_not_go_with_the_accounting_is_refused",
         ),
     ),
+    Mutant(
+        "an optimizer beside the run, unsaid",
+        "a hook trains on the records without noise, and the statement has the run's epsilon alone",
+        "training/private.py",
+        "            self.moved += 1\n",
+        "            pass\n",
+        (
+            "training/test_own_weights.py",
+            f"{_LIGHTNING}::test_an_optimizer_in_a_hook_is_warned_of_and_stated",
+        ),
+    ),
+    Mutant(
+        "an optimizer beside the run, forgotten",
+        "a run that goes on no longer says that its weights were changed beside it",
+        "training/checkpoint.py",
+        '"moved": private.moved,',
+        '"moved": 0,',
+        ("training/test_own_weights.py::test_a_run_that_goes_on_remembers",),
+    ),
 )

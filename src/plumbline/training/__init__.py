@@ -15,6 +15,7 @@ from plumbline.training.loggers import (
 )
 from plumbline.training.looping import BatchRefused, RunFinished
 from plumbline.training.losses import BatchLoss, batch_loss
+from plumbline.training.parameters import WeightsMoved
 from plumbline.training.private import BudgetSpent, Private
 from plumbline.training.public import PublicData
 from plumbline.training.session import start
@@ -47,6 +48,7 @@ __all__ = [
     "StepInfo",
     "StopFitting",
     "TensorBoardLogger",
+    "WeightsMoved",
     "WorkersFailed",
     "batch_loss",
     "fixes",

@@ -134,6 +134,7 @@ def _write(private: Private, path: Path, random: Sequence[Any], states: Mapping[
         "random_of_others": list(random[1:]),
         "ranks": private.ranks.count,
         "processes": list(private.processes),
+        "moved": private.moved,
     }
     write_pair(
         path,
@@ -276,6 +277,8 @@ def _restore(private: Private, stored: Mapping[str, Any], state_of_records: dict
     if private.average is not None:
         private.average.load_state_dict(stored["average"])
     private.load_sampler_state(stored["sampler"])
+    private.moved = stored["moved"]
+    private.own_weights.leave()
     of_ranks = [stored["random"], *stored["random_of_others"]]
     random = of_ranks[private.ranks.rank] if private.ranks.rank < len(of_ranks) else None
     if random is not None:
@@ -378,5 +381,6 @@ def _load(data: bytes, path: Path) -> dict[str, Any]:
             f"Plumbline reads {FORMAT}. Resume with the version that wrote it."
         )
     content = unsealed(content, path)
+    content.setdefault("moved", 0)  # which earlier versions did not count
     check_fields(content, path)
     return content

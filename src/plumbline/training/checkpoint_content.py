@@ -148,5 +148,6 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "random": _is_random_state,
     "ranks": lambda value: _is_count(value) and value > 0,
     "processes": lambda value: isinstance(value, list) and all(map(_is_count, value)),
+    "moved": _is_count,
     "random_of_others": lambda value: isinstance(value, list) and all(map(_is_random_state, value)),
 }

@@ -159,6 +159,8 @@ def _replayed(private: Private, content: Mapping[str, Any]) -> None:
         with torch.no_grad():
             for name, parameter in private.parameters().items():
                 parameter.copy_(_own(private, weights)[name])
+        if not private.sharded:  # where they are always there
+            private.moved += 1
     _set(private.optimizer, content["settings"])
     private.method.load_state_dict(content["method"])
     private.method.load_private_state_dict(content["records"])

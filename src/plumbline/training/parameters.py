@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +38,54 @@ def require_same(
             "frozen, freed or replaced. A run trains the same parameters to its end: put them "
             "back, or plan a new run with a budget of its own."
         )
+
+
+class WeightsMoved(UserWarning):
+    """Something beside the run has changed its weights, and epsilon may not cover that."""
+
+
+class OwnWeights:
+    """Tells, by torch's counters, whether anything but the run has changed its weights.
+
+    Changes through ``.data`` are not counted.
+
+    Args:
+        weights: The trainable parameters.
+    """
+
+    def __init__(self, weights: Iterable[nn.Parameter]) -> None:
+        self._weights = list(weights)
+        self._left: list[int] | None = None
+
+    def leave(self) -> None:
+        """Takes the weights as they are now for the run's own."""
+        self._left = [weight._version for weight in self._weights]
+
+    @property
+    def moved(self) -> bool:
+        """Whether they were changed since the run left them."""
+        return self._left not in (None, [weight._version for weight in self._weights])
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Around code that changes the weights and restores them."""
+        moved = self.moved
+        try:
+            yield
+        finally:
+            if not moved and self._left is not None:
+                self.leave()
+
+
+def warn_of_moved(stacklevel: int) -> None:
+    """Warns of weights that were changed beside the run."""
+    warnings.warn(
+        "The weights are not as the last step left them: something beside private.step has "
+        "changed them, such as an optimizer of its own in a hook. If it looked at private "
+        "records, epsilon does not cover that; the statement says so.",
+        WeightsMoved,
+        stacklevel=stacklevel,
+    )
 
 
 def apply(

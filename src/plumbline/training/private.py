@@ -49,7 +49,7 @@ from plumbline.training.fitting import Callback, Metric, StepInfo, fit
 from plumbline.training.keeping import Keeper, crash_cost
 from plumbline.training.looping import BatchRefused
 from plumbline.training.own_neighbours import NeighbourAudit, audit_neighbours
-from plumbline.training.parameters import apply, require_same, trainable
+from plumbline.training.parameters import OwnWeights, apply, require_same, trainable, warn_of_moved
 from plumbline.training.public import PublicStream
 from plumbline.training.record_order import order_mark
 from plumbline.training.run_identity import feed
@@ -90,6 +90,7 @@ class Private:
         ranks: The processes that make the run together; most often this one alone.
         audited: What ``audit_neighbours`` found, if it was asked.
         processes: How many there have been, in one session or another, ascending.
+        moved: Before how many steps something else had changed the weights.
     """
 
     def __init__(
@@ -164,6 +165,9 @@ class Private:
         if self.isolation == "vmap":
             self.programs = Programs(self.model, setup.loss)
         self._trained = trainable(self.model)
+        self.moved = 0
+        # Shards are new objects in each step, with counters of their own.
+        self.own_weights = OwnWeights([] if shards is not None else self._trained.values())
         self.audited: NeighbourAudit | None = None
         self._curve = EpsilonCurve(
             plan.release,
@@ -428,7 +432,7 @@ class Private:
     def _averaged(self, average: WeightAverage) -> Iterator[nn.Module]:
         self.put_shards_back()
         try:
-            with average.applied() as model:
+            with self.own_weights.put_back(), average.applied() as model:
                 yield model
         finally:
             self.put_shards_back()
@@ -484,6 +488,10 @@ class Private:
         require_same(self._trained, now, sharded=self.sharded)
         self._schedules.require_untouched()
         self._accept(batch)
+        if self.own_weights.moved:
+            self.moved += 1
+            if self.moved == 1:
+                warn_of_moved(stacklevel=4)
         self.put_shards_back()
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
             self.ranks.require_same("The state of the run", self._state_digest())
@@ -515,6 +523,7 @@ class Private:
         if self.average is not None:
             self.average.update()
         self._schedules.step()
+        self.own_weights.leave()
 
     def _state_digest(self) -> str:
         digest = hashlib.blake2b(digest_size=16)

@@ -38,7 +38,11 @@ def statement_of(private: Private, steps: int) -> Statement:
         stated=setup.stated,
         records_noisy=setup.records_noisy,
         not_covered=private.not_covered,
-        warnings=(*private.warnings, *_of_loss(private.lost, plan.steps)),
+        warnings=(
+            *private.warnings,
+            *_of_loss(private.lost, plan.steps),
+            *_of_moved(private.moved),
+        ),
     )
 
 
@@ -48,4 +52,14 @@ def _of_loss(lost: int, steps: int) -> list[str]:
     return [
         f"{lost} of the {steps} planned steps were charged and their results lost, when the run "
         "was interrupted. They count as spent, and so many updates fewer were made."
+    ]
+
+
+def _of_moved(steps: int) -> list[str]:
+    if not steps:
+        return []
+    return [
+        f"Before {steps} of the steps, something beside the run had changed the weights: an "
+        "optimizer of its own, say, or a projection. The guarantee holds if that looked at no "
+        "private record."
     ]

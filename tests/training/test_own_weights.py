@@ -1,0 +1,80 @@
+"""Weights that something beside the run has changed: warned of once, and said in the statement."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import plumbline as pl
+from plumbline.training import WeightsMoved
+from tests.training.small import LOSS, data, private
+
+SAID = re.compile(r"Before (\d+) of the steps, something\s+beside the run had changed the weights")
+
+
+def said(run: pl.Private) -> int:
+    found = SAID.search(" ".join(run.statement().split()))
+    return 0 if found is None else int(found[1])
+
+
+def second_optimizer(model: nn.Module) -> None:
+    """What a hook of one's own can do: a step on the exact loss of all records."""
+    x, y = data()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    LOSS(model(x), y).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def train(run: pl.Private, steps: int = 4) -> None:
+    """Steps, with a second optimizer and a look at the average between them."""
+    for batch in run:
+        run.step(batch)
+        if run.steps_done == steps:
+            return
+        second_optimizer(run.model)
+        if run.average is not None:
+            with run.averaged():
+                pass
+
+
+@pytest.mark.parametrize("averaging", [None, 0.9])
+def test_an_optimizer_beside_the_run_is_warned_of_once_and_stated(averaging: float | None) -> None:
+    run = private(averaging=averaging)
+    with pytest.warns(WeightsMoved) as found:
+        train(run)
+    assert [one.filename for one in found] == [__file__]
+    assert said(run) == run.moved == 3  # not before the first step
+
+
+def test_a_run_by_itself_says_nothing(tmp_path: Path) -> None:
+    run = private(averaging=0.9, checkpoint=tmp_path / "run.pt", seed=None, deterministic=False)
+    x, y = data()
+    second_optimizer(run.model)  # before the first step, it is where the run begins
+    for batch in run:
+        run.step(batch)
+        LOSS(run.model.eval()(x), y).mean().backward()
+        run.model.train()
+        run.model.zero_grad()
+        with run.averaged() as model:
+            model(x)
+        run.save()
+    assert said(run) == run.moved == 0
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_a_run_that_goes_on_remembers(secure: bool, tmp_path: Path) -> None:
+    noise = {"seed": None, "deterministic": False} if secure else {}
+    run = private(checkpoint=tmp_path / "run.pt", **noise)
+    with pytest.warns(WeightsMoved):
+        train(run, 2)
+    if not secure:  # a run with a seed has no journal
+        run.save()
+    run.close()
+    again = private(checkpoint=tmp_path / "run.pt", **noise)
+    assert again.steps_done == 2
+    for batch in again:  # without a warning, which would be an error
+        again.step(batch)
+    assert said(again) == 1
