@@ -70,7 +70,7 @@ def test_pages_of_methods_have_the_claims_that_compare_their_rows() -> None:
         ("bam", "BAM is more accurate than DP-SAT"),
         ("dp_sat", "BAM is more accurate than DP-SAT"),
         ("dp_sat", "DP-SAT is more accurate than DP-SGD at epsilon 3"),
-        ("nonprivate", "Clipping costs accuracy though there is no noise"),
+        ("inner_outer", "Inner momentum raises the accuracy"),
     ):
         assert says in (METHODS / f"{name}.md").read_text(encoding="utf-8").split(MEASURED)[1]
 
