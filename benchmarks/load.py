@@ -55,7 +55,8 @@ def train(table: Path, folder: Path, batch: int, epochs: float) -> dict[str, flo
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    (kept,) = folder.rglob("result.json")  # in the folder of its one run
+    result = json.loads(kept.read_text(encoding="utf-8"))
     unit = 1 if sys.platform == "darwin" else 1024
     return {
         "peak bytes": usage.ru_maxrss * unit,
