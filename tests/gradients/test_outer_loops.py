@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from plumbline.compiled import Together
 from plumbline.gradients.outer_loops import add_outer, add_rank_one, gram_squares
+from plumbline.gradients.summation import RecordSums
 
 Result = TypeVar("Result")
 SHAPES = [(1, 2, 1, 1), (3, 2, 5, 3), (7, 5, 4, 9), (4, 17, 33, 31), (2, 3, 70, 1100)]
@@ -17,7 +17,7 @@ SHAPES = [(1, 2, 1, 1), (3, 2, 5, 3), (7, 5, 4, 9), (4, 17, 33, 31), (2, 3, 70, 
 
 def run(note: Callable[..., Result], *args: Tensor) -> Result:
     """Notes one loop, and runs it."""
-    together = Together()
+    together = RecordSums()
     found = note(*args, together)
     together.run()
     return found
