@@ -113,7 +113,7 @@ def test_a_line_that_was_changed(copied: Copied) -> None:
     assert {outcomes(found)[what] for what in claims} == {UNKNOWN}  # and none is passed over
 
 
-@pytest.mark.parametrize("budget", ["noise", "steps", "batch"])
+@pytest.mark.parametrize("budget", ["noise", "steps", "batch", "no batch"])
 def test_other_settings_than_those_of_the_run(copied: Copied, budget: str) -> None:
     folder = copied()
     stored = json.loads((folder / "recipe.json").read_text())["budget"]
@@ -121,6 +121,7 @@ def test_other_settings_than_those_of_the_run(copied: Copied, budget: str) -> No
         "noise": {**stored, "noise_multiplier": 1.5},
         "steps": {**stored, "steps": 5},
         "batch": {**stored, "expected_batch_size": 33},
+        "no batch": {name: stored[name] for name in stored if name != "expected_batch_size"},
     }[budget]
     edit(folder / "recipe.json", budget=changed)
     found = outcomes(verify(folder))

@@ -189,7 +189,8 @@ class Spent:
         if records is None:
             words = f"the sampling rate is {release.sampling.rate:g}, and "
             if claim.expected_batch_size is None:
-                words += f"the recipe asks for {claim.budget.sampling_rate:g}"
+                asked = claim.budget.sampling_rate
+                words += f"the recipe asks for {'none' if asked is None else f'{asked:g}'}"
             else:
                 words += "no number of records gives it for a mean batch of "
                 words += f"{claim.expected_batch_size:,}"
