@@ -101,3 +101,11 @@ def test_records_without_weight_take_no_part() -> None:
         summed(left, right, numbers, 32, weights),
         summed(left[kept], right[kept], numbers[kept], 32),
     )
+
+
+def test_chosen_records_may_be_in_any_order() -> None:
+    generator = torch.Generator().manual_seed(3)
+    left = torch.randn(100, 8, generator=generator)
+    right = torch.randn(100, 8, generator=generator)
+    found = summed(left, right, torch.randperm(100, generator=generator), 10)
+    torch.testing.assert_close(found, left.double().T @ right.double(), rtol=1e-5, atol=1e-4)

@@ -97,8 +97,9 @@ class RecordSums(Together):
         super().__init__(worth)
         self.buckets: NDArray[np.int64] | None = None
         if numbers is not None:
-            begins = np.unique(numbers.numpy(), return_index=True)[1]
-            edges = np.append(begins, len(numbers))
+            # Rows of one number that follow each other: chosen records may be in any order.
+            begins = np.flatnonzero(np.diff(numbers.numpy())) + 1
+            edges = np.concatenate([[0], begins, [len(numbers)]])
             self.buckets = np.stack([edges[:-1], edges[1:]], 1)
 
 
