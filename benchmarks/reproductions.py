@@ -2,7 +2,8 @@
 
 `python -m benchmarks.reproductions [NAME[:SIZE] ...]` makes those named (what is finished in
 the folder of runs is not repeated), keeps each as benchmarks/results/reproductions/NAME-SIZE.json,
-and writes the page from all that are kept, and the ends of the pages of methods.
+and writes the page from all that are kept, and the ends of the pages of methods. With `--more-seeds
+3,4` these seeds are made, and join those that are kept.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.claim_pictures import by_difference, by_verdict
-from plumbline.experiments.files import write_json
+from plumbline.experiments.files import read_json, write_json
 from plumbline.experiments.paper_verdicts import ClaimOutcome, PaperVerdict
 from plumbline.experiments.papers import SIZES, names, read
 from plumbline.experiments.reproducing import Reproduction, read_reproduction, reproduce
@@ -73,18 +74,29 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="such as 004-table-4:paper; quick unless said")
     parser.add_argument("--out", default="runs", help="where runs are kept")
     parser.add_argument("--workers", type=int, help="how many runs at a time")
+    parser.add_argument("--more-seeds", help="such as 3,4: made, and added to what is kept")
     options = parser.parse_args()
+    more = [int(seed) for seed in options.more_seeds.split(",")] if options.more_seeds else None
     console = Console()
     KEPT.mkdir(parents=True, exist_ok=True)
     for given in options.names:
         name, _, size = given.partition(":")
         chosen: Any = size or "quick"
         with console.status(given):
-            found = reproduce(name, chosen, options.out, workers=options.workers)
-        write_json(KEPT / f"{name}-{chosen}.json", found.kept())
+            found = reproduce(name, chosen, options.out, seeds=more, workers=options.workers)
+        path = KEPT / f"{name}-{chosen}.json"
+        write_json(path, found.kept() if more is None else _with_more_seeds(path, found))
         console.print(section(found), highlight=False, soft_wrap=True)
     for path, text in pages().items():
         path.write_text(text, encoding="utf-8")
+
+
+def _with_more_seeds(path: Path, found: Reproduction) -> dict[str, Any]:
+    """What is kept, and one part more."""
+    stored: dict[str, Any] = read_json(path)
+    (part,) = found.kept()["parts"]
+    part["more_seeds"] = True
+    return {**stored, "parts": [*(one for one in stored["parts"] if one != part), part]}
 
 
 def pages() -> dict[Path, str]:

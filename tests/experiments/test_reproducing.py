@@ -95,6 +95,30 @@ def test_a_part_may_add_seeds(judged: Any, tmp_path: Path) -> None:
     assert found.runs == 5
 
 
+def test_the_best_of_a_sweep_is_chosen_by_all_seeds(tmp_path: Path) -> None:
+    """A seed that is added may make another row the best; reductions of errors follow."""
+
+    def part(**accuracies: dict[str, float]) -> dict[str, Any]:
+        kept = {f"{row} / accuracy": {"by_seed": own} for row, own in accuracies.items()}
+        return {"commits": ["abc"], "paper": kept, "tuned": {}, "aim": "accuracy", "notes": []}
+
+    low, high = "DP-SAT, radius 0.01", "DP-SAT, radius 0.1"
+    first = part(**{low: {"0": 82.0}, high: {"0": 81.0}, "DP-SGD": {"0": 80.0}})
+    first["paper"]["DP-SAT, best / accuracy"] = first["paper"][f"{low} / accuracy"]
+    more = part(**{low: {"1": 80.0}, high: {"1": 90.0}, "DP-SGD": {"1": 80.0}})
+    stored = {"name": "002-table-2-mnist", "size": "answer"}
+    path = tmp_path / "kept.json"
+    for parts, best, avoided in (
+        ([first], {"0": 82.0}, None),
+        ([first, {**more, "more_seeds": True}], {"0": 81.0, "1": 90.0}, {"0": 5.0, "1": 50.0}),
+    ):
+        path.write_text(json.dumps({**stored, "parts": parts}))
+        found = read_reproduction(path).measurements.paper
+        assert found["DP-SAT, best / accuracy"].by_seed == best
+        reduction = found.get("DP-SAT, best / error reduction")
+        assert (reduction and reduction.by_seed) == avoided
+
+
 def test_a_table_may_be_read_from_the_runs_of_another(
     judged: Any, papers: Path, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ claims as inequalities between values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from pydantic import Field, model_validator
@@ -128,12 +128,12 @@ class ReproductionFile(SettingsPart):
             raise ValueError("the size 'answer' needs its reason in [answers]")
         return self
 
-    def at(self, size: Size, seeds: int | None = None) -> dict[str, Any]:
-        """The settings at a size, with the first few of its seeds only if that is asked for."""
+    def at(self, size: Size, seeds: Sequence[int] | None = None) -> dict[str, Any]:
+        """The settings at a size; with these seeds in place of its own, where it has any."""
         changes = {"quick": self.quick, "answer": self.answer, "paper": {}}[size]
         settings = merged(self.settings, changes)
-        if seeds is not None and (given := self.seeds(size)):
-            own = {"seeds": given[:seeds]}
+        if seeds is not None and self.seeds(size):
+            own = {"seeds": list(seeds)}
             settings = merged(settings, own if "seeds" in settings else {"recipe": own})
         return settings
 

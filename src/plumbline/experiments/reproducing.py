@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from plumbline.experiments.run_result import commit
 from plumbline.experiments.settings import require_known
 from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements
 from plumbline.experiments.studies.base import NOT_RECORDED
-from plumbline.experiments.studies.comparison import BEST, FIRST, LAST
+from plumbline.experiments.studies.comparison import BEST, FIRST, LAST, best_rows
 from plumbline.results import to_json
 
 _OF_RUNS = "comparison"
@@ -160,7 +160,7 @@ def reproduce(
     size: Size = "quick",
     folder: str | os.PathLike[str] = "runs",
     *,
-    seeds: int | None = None,
+    seeds: Sequence[int] | None = None,
     workers: int | None = None,
     shard: str | None = None,
     ray: str | None = None,
@@ -172,7 +172,7 @@ def reproduce(
         name: One of ``papers.names()``.
         size: "quick", "answer" or "paper".
         folder: Where runs are kept; what is finished is not repeated.
-        seeds: How many of the size's seeds to use, from the first; all by default.
+        seeds: In place of the size's own.
         workers: How many runs at a time.
         shard: A part of the runs, such as "3/16", for a job array.
         ray: The address of a Ray cluster that makes the runs.
@@ -215,14 +215,14 @@ def reproduce_all(
     end = time.monotonic() + 3600 * hours
     for name in in_order(size):
         plan = read(name)[0]
-        seeds = max(1, len(plan.seeds(size)))
-        for count in range(1, seeds + 1):
-            fits = time.monotonic() + 60 * plan.minutes[size] / seeds <= end
+        seeds = plan.seeds(size)
+        parts = max(1, len(seeds))
+        for count in range(1, parts + 1):
+            fits = time.monotonic() + 60 * plan.minutes[size] / parts <= end
             if not fits:  # nor if the hours are not a number
                 break
-            yield reproduce(
-                name, size, folder, seeds=count, workers=workers, on_progress=on_progress
-            )
+            own = seeds[:count]
+            yield reproduce(name, size, folder, seeds=own, workers=workers, on_progress=on_progress)
 
 
 def in_order(size: Size) -> list[str]:
@@ -236,7 +236,7 @@ def read_reproduction(path: Path) -> Reproduction:
     """A reproduction from its file, judged by the published file of today.
 
     A later part of the file replaces what earlier ones have; one that is marked ``more_seeds``
-    adds its seeds to theirs.
+    adds its seeds to theirs, and the best rows of sweeps are chosen again, by all seeds.
     """
     stored = read_json(path)
     plan, published = read(stored["name"])
@@ -248,6 +248,8 @@ def read_reproduction(path: Path) -> Reproduction:
                 found = Measured.from_json(value)
                 more = part.get("more_seeds", False) and key in column
                 column[key] = column[key].with_seeds(found.by_seed) if more else found
+    if plan.study == _OF_RUNS and any(part.get("more_seeds") for part in stored["parts"]):
+        paper |= best_rows(plan.at(stored["size"]), paper)
     last = stored["parts"][-1]
     measured = Measurements(paper, tuned, tuple(last["notes"]), last["aim"])
     commits = {one for part in stored["parts"] for one in part["commits"]}

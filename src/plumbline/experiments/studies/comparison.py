@@ -35,14 +35,25 @@ def comparison(job: Job) -> Measurements:
     Beside its fields, ``pair`` names the two groups whose costs are compared, where there are more,
     and ``reference`` the label of the rows whose errors the other rows reduce.
     """
-    fields = {key: value for key, value in job.settings.items() if key not in BESIDE}
-    table = compare(Recipe.of(fields), job.folder, workers=job.workers, on_progress=job.on_progress)
+    recipe = _recipe(job.settings)
+    table = compare(recipe, job.folder, workers=job.workers, on_progress=job.on_progress)
     found = measurements(table, job.folder, job.settings.get("pair"))
-    found.paper.update(_best(table.recipe, found.paper))
-    if (reference := job.settings.get("reference")) is not None:
-        require_known("row called", reference, [row.base for row in table.recipe.methods])
-        found.paper.update(_error_reductions(reference, found.paper))
+    found.paper.update(best_rows(job.settings, found.paper))
     return found
+
+
+def best_rows(settings: Mapping[str, Any], found: Mapping[str, Measured]) -> dict[str, Measured]:
+    """The best row of each sweep, and what it reduces the reference's errors by."""
+    recipe = _recipe(settings)
+    made = _best(recipe, found)
+    if (reference := settings.get("reference")) is not None:
+        require_known("row called", reference, [row.base for row in recipe.methods])
+        made |= _error_reductions(reference, made)
+    return made
+
+
+def _recipe(settings: Mapping[str, Any]) -> Recipe:
+    return Recipe.of({key: value for key, value in settings.items() if key not in BESIDE})
 
 
 def measurements(
@@ -77,9 +88,10 @@ def _best(recipe: Recipe, found: Mapping[str, Measured]) -> dict[str, Measured]:
             rows.setdefault(f"{row.base}{BEST}{epsilon}", []).append(f"{row.base}{row.place}")
     made: dict[str, Measured] = {}
     for name, own in rows.items():
-        known = [row for row in own if not math.isnan(found[f"{row} / accuracy"].mean)]
+        means = {row: found[key].mean for row in own if (key := f"{row} / accuracy") in found}
+        known = {row: mean for row, mean in means.items() if not math.isnan(mean)}
         if known:
-            best = max(known, key=lambda row: found[f"{row} / accuracy"].mean)
+            best = max(known, key=known.__getitem__)
             head = f"{best} / "
             made |= {
                 f"{name} / {k.removeprefix(head)}": v
