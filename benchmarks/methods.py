@@ -30,6 +30,8 @@ from benchmarks.contestants import Settings  # noqa: E402
 from benchmarks.models import WORKLOADS, Workload  # noqa: E402
 from benchmarks.timing import Pace, Race, Spread  # noqa: E402
 from plumbline import methods  # noqa: E402
+from plumbline.gradients.programs import Programs  # noqa: E402
+from plumbline.record_random import OwnGenerators  # noqa: E402
 from plumbline.training.batches import PrivateBatch  # noqa: E402
 from plumbline.training.losses import per_record  # noqa: E402
 
@@ -79,14 +81,19 @@ class MethodStep:
     ) -> None:
         self.model = workload.model()
         self.data = workload.batch(size)
-        self.loss = per_record(nn.CrossEntropyLoss(reduction="none"))
+        loss = nn.CrossEntropyLoss(reduction="none")
+        self.loss = per_record(loss)
         self.plan: Any = SimpleNamespace(
             noise_multiplier=settings.noise_multiplier,
             expected_batch_size=len(self.data[1]),
             sampling_rate=0.01,
         )
         self.sensitive_features = torch.arange(len(self.data[1])) % 2
+        self.record_weights = None
         self.max_physical_batch = None
+        self.isolation = "vmap"
+        self.generators = OwnGenerators()
+        self.programs = Programs(self.model, loss)
         self.method = method
         self.number = 0
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=settings.learning_rate)
@@ -95,7 +102,7 @@ class MethodStep:
         """The parameters by name."""
         return dict(self.model.named_parameters())
 
-    def fetch(self, indices: Tensor) -> Any:
+    def fetch(self, indices: Tensor, step: int) -> Any:
         """The batch itself where it is whole: fetching records is not what is timed."""
         if len(indices) == len(self.data[1]):
             return self.data
