@@ -82,6 +82,8 @@ def main() -> None:
     for given in options.names:
         name, _, size = given.partition(":")
         chosen: Any = size or "quick"
+        if more is not None and read(name)[0].study != "comparison":
+            parser.error(f"--more-seeds adds to comparisons; {name} is none: give it more seeds")
         with console.status(given):
             found = reproduce(name, chosen, options.out, seeds=more, workers=options.workers)
         path = KEPT / f"{name}-{chosen}.json"

@@ -12,7 +12,14 @@ import torch
 from plumbline import data
 from plumbline.experiments import papers, recipes
 from plumbline.experiments.recipe import Recipe, RecipeError
-from plumbline.experiments.studies import STUDIES, Job, Measured, Measurements, benchmark
+from plumbline.experiments.studies import (
+    STUDIES,
+    Job,
+    Measured,
+    Measurements,
+    benchmark,
+    symmetry_over_training,
+)
 from plumbline.experiments.studies.comparison import gap_of
 from plumbline.experiments.studies.larger_class import larger_class
 from plumbline.experiments.studies.symmetry_over_training import asymmetry
@@ -212,8 +219,32 @@ def test_symmetry_is_looked_at_before_and_at_the_end_of_epochs(tmp_path: Path) -
         rows = [json.loads(line) for line in lines]
         # ceil(1438 / 256) steps to an epoch.
         assert [row["step"] for row in rows if "step" in row] == [0, 6, 12]
-    again = measured("symmetry", settings, tmp_path).paper
-    assert again == found
+    assert measured("symmetry", settings, tmp_path).paper == found
+
+
+def test_a_seed_that_was_measured_is_not_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless its settings have changed; other seeds may join."""
+    trained: list[int] = []
+
+    def fake(recipe: Recipe, part: Any, seed: int, folder: Path) -> dict[str, float]:
+        trained.append(seed)
+        return {"epoch 0 / asymmetry": seed + part.every}
+
+    monkeypatch.setattr(symmetry_over_training, "_trained", fake)
+
+    def found(seeds: list[int], every: int = 1) -> Measured:
+        settings = {"recipe": {**DIGITS, "seeds": seeds}, "every": every}
+        return measured("symmetry", settings, tmp_path).paper["epoch 0 / asymmetry"]
+
+    assert found([0]).by_seed == {"0": 1.0}
+    assert found([0, 2]).by_seed == {"0": 1.0, "2": 3.0}
+    assert found([2]).folders == ("seed2",)
+    assert trained == [0, 2]
+    assert found([2], every=5).by_seed == {"2": 7.0}
+    assert trained == [0, 2, 2]
+    assert (tmp_path / "seed0" / "versions.json").is_file()
 
 
 ADULT = {

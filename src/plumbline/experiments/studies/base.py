@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from plumbline.data import Splits
+from plumbline.experiments.files import VERSIONS, make_folder, read_json, write_json
 from plumbline.experiments.loading import load_data
 from plumbline.experiments.pool import OnProgress, Workers
 from plumbline.experiments.recipe import Recipe, SettingsPart
+from plumbline.experiments.run_result import versions
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import started
+from plumbline.results import to_json
 from plumbline.training import Private
 
 NOT_RECORDED = "not recorded"
+FOUND = "found.json"
 Kind = TypeVar("Kind", bound=SettingsPart)
 
 
@@ -80,13 +84,15 @@ class Measured:
         )
 
 
-def over_runs(name: str, values: Sequence[float]) -> Measured:
+def over_runs(
+    name: str, values: Sequence[float], folders: Sequence[str] = (), seeds: Sequence[int] = ()
+) -> Measured:
     """The mean over runs; of what is called "largest" or "smallest", the same over all runs."""
     for word, extreme in (("largest", max), ("smallest", min)):
         if name.startswith(word):
             found = extreme(values)
-            return Measured(found, bounds=(found, found))
-    return Measured.of(values)
+            return Measured(found, folders=tuple(folders), bounds=(found, found))
+    return Measured.of(values, folders, seeds)
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,32 @@ def study(name: str) -> Callable[[Study], Study]:
         return make
 
     return register
+
+
+def over_seeds(
+    job: Job, recipe: Recipe, measure: Callable[[int, Path], dict[str, float]]
+) -> dict[str, Measured]:
+    """What ``measure`` finds with each seed of the job's recipe, in a folder of the seed's own.
+
+    A seed that was measured before, with the same settings, is not measured again.
+    """
+    given = {**job.settings["recipe"], "seeds": None}
+    settings = to_json({**job.settings, "recipe": given})
+    found: list[dict[str, float]] = []
+    for seed in recipe.seeds:
+        folder = job.folder / f"seed{seed}"
+        kept = read_json(folder / FOUND) if (folder / FOUND).is_file() else {}
+        if kept.get("settings") != settings:
+            make_folder(folder)
+            kept = {"settings": settings, "found": measure(seed, folder)}
+            write_json(folder / VERSIONS, versions())
+            write_json(folder / FOUND, kept)
+        found.append(kept["found"])
+    folders = [f"seed{seed}" for seed in recipe.seeds]
+    return {
+        key: over_runs(key.split(" / ")[1], [one[key] for one in found], folders, recipe.seeds)
+        for key in found[0]
+    }
 
 
 def first_run(recipe: Recipe, seed: int) -> tuple[Private, Splits]:

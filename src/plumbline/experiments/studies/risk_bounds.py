@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from plumbline.diagnostics import (
     spectrum,
 )
 from plumbline.experiments.recipe import Recipe, RecipeError, SettingsPart
-from plumbline.experiments.studies.base import Job, Measurements, first_run, over_runs, study
+from plumbline.experiments.studies.base import Job, Measurements, first_run, over_seeds, study
 from plumbline.results import Undefined, minus
 from plumbline.training import Private
 
@@ -54,19 +55,16 @@ def risk_bounds(job: Job) -> Measurements:
     """Gaps and bounds: means, and the reading where each bound is nearest to failing."""
     part = job.checked(RiskBoundsPart)
     recipe = Recipe.of(part.recipe)
-    by_seed = []
-    for seed in recipe.seeds:
+
+    def measure(seed: int, folder: Path) -> dict[str, float]:
         readings = list(_readings(recipe, part, seed))
         if not readings:
             raise RecipeError(f"every is {part.every}, longer than the run: there is no reading.")
-        own = job.folder / f"seed{seed}"
-        own.mkdir(parents=True, exist_ok=True)
         lines = "".join(json.dumps(row) + "\n" for row in readings)
-        (own / READINGS).write_text(lines, encoding="utf-8")
-        by_seed.append(_summary(readings))
-    return Measurements(
-        {f"DPSGD / {key}": over_runs(key, [one[key] for one in by_seed]) for key in by_seed[0]}
-    )
+        (folder / READINGS).write_text(lines, encoding="utf-8")
+        return {f"DPSGD / {key}": value for key, value in _summary(readings).items()}
+
+    return Measurements(over_seeds(job, recipe, measure))
 
 
 def _summary(readings: list[dict[str, float]]) -> dict[str, float]:

@@ -22,7 +22,7 @@ from plumbline.diagnostics import NOT_COVERED, Look, Probe, projections, symmetr
 from plumbline.experiments.files import append_row, kept_rows
 from plumbline.experiments.probing import DIAGNOSTICS
 from plumbline.experiments.recipe import Recipe, SettingsPart
-from plumbline.experiments.studies.base import Job, Measurements, first_run, over_runs, study
+from plumbline.experiments.studies.base import Job, Measurements, first_run, over_seeds, study
 from plumbline.results import Undefined
 from plumbline.training import Private
 from plumbline.training.fitting import StepInfo
@@ -50,13 +50,8 @@ def symmetry_over_training(job: Job) -> Measurements:
     """Asymmetry before and along training; the rows are epochs."""
     part = job.checked(SymmetryPart)
     recipe = Recipe.of(part.recipe)
-    found: dict[str, list[float]] = {}
-    for seed in recipe.seeds:
-        for epoch, numbers in _trained(recipe, part, seed, job.folder / f"seed{seed}").items():
-            for metric, value in numbers.items():
-                found.setdefault(f"epoch {epoch} / {metric}", []).append(value)
     return Measurements(
-        {key: over_runs(key.split(" / ")[1], values) for key, values in found.items()}
+        over_seeds(job, recipe, lambda seed, folder: _trained(recipe, part, seed, folder))
     )
 
 
@@ -70,12 +65,9 @@ def asymmetry(values: Tensor) -> float:
     return float(stats.wasserstein_distance(z, -z))
 
 
-def _trained(
-    recipe: Recipe, part: SymmetryPart, seed: int, folder: Path
-) -> dict[int, dict[str, float]]:
+def _trained(recipe: Recipe, part: SymmetryPart, seed: int, folder: Path) -> dict[str, float]:
     """What was found at the end of each epoch that was looked at, after 0 before training."""
     private, splits = first_run(recipe, seed)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / DIAGNOSTICS
     kept_rows(path, -1, head=[{"label": NOT_COVERED}])
     probe = Probe(
@@ -88,14 +80,15 @@ def _trained(
     size, records = private.plan.expected_batch_size, len(splits.train)
     last = private.plan.steps * size // records
     wanted = {-(-epoch * records // size): epoch for epoch in range(0, last + 1, part.every)}
-    found: dict[int, dict[str, float]] = {}
+    found: dict[str, float] = {}
 
     def look(private: Private, step: int) -> None:
         if step not in wanted:
             return
         with evaluating(private.model):  # dropout would be measured too
             probe.after_step(private, StepInfo(step, step, 0.0, private.plan.delta))
-        found[wanted[step]] = probe.readings[-1].results[asymmetries.__name__]
+        numbers = probe.readings[-1].results[asymmetries.__name__]
+        found.update({f"epoch {wanted[step]} / {key}": value for key, value in numbers.items()})
 
     look(private, 0)
     private.fit([lambda run, info: look(run, info.step)], progress=False)
