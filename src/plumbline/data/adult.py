@@ -9,7 +9,10 @@ capital gain of 8,000 says more than one of 2,000, and one of 90,000 hardly more
 
 from __future__ import annotations
 
+import functools
 import lzma
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -119,20 +122,18 @@ def adult(
         seed: Decides which males are kept and which records are for training.
     """
     check_one_of("scaling", scaling, ("training", "public", "steps"))
-    columns = complete_rows()
+    table = _encoded(_BUNDLED)
     generator = torch.Generator("cpu").manual_seed(seed)
-    female = codes(columns["sex"], ("Male", "Female"), "sex")
+    female = table.female
     draws = torch.rand(len(female), generator=generator, dtype=torch.float64)
     kept = torch.arange(len(female))
     if balanced:
         kept = kept[(female == 1) | (draws < _KEEP_MALE)]
     train, test = (kept[places] for places in split(len(kept), test_fraction, generator))
-    white = torch.tensor([race == "White" for race in columns["race"]])
-    hot = [one_hot(columns[name], values, name) for name, values in CATEGORIES.items()]
-    x = torch.cat([_scaled(columns, train, scaling), female[:, None], white[:, None], *hot], 1)
+    x = torch.cat([_scaled(table.numbers, train, scaling), table.categories], 1)
     if scaling == "steps":
-        x = torch.cat([x, _steps(columns)], 1)
-    y = codes(columns["income"], _CLASSES, "income")
+        x = torch.cat([x, _steps(table.numbers)], 1)
+    y = table.y
     return Splits(
         "adult",
         Split(x[train], y[train], female[train]),
@@ -144,11 +145,42 @@ def adult(
     )
 
 
-def complete_rows() -> dict[str, list[str]]:
+@dataclass(frozen=True)
+class _Encoded:
+    """What is the same for every split.
+
+    Attributes:
+        numbers: The columns of numbers, by name, each ``[n]``.
+        categories: The other features, ``[n, 93]``.
+        female: The groups, ``[n]``.
+        y: The classes, ``[n]``.
+    """
+
+    numbers: Mapping[str, Tensor]
+    categories: Tensor
+    female: Tensor
+    y: Tensor
+
+
+@functools.lru_cache(maxsize=1)  # a comparison loads it for every run
+def _encoded(folder: Path) -> _Encoded:
+    columns = complete_rows(folder)
+    female = codes(columns["sex"], ("Male", "Female"), "sex")
+    white = torch.tensor([race == "White" for race in columns["race"]])
+    hot = [one_hot(columns[name], values, name) for name, values in CATEGORIES.items()]
+    return _Encoded(
+        {name: torch.from_numpy(np.array(columns[name], np.int64)) for name in PUBLIC_RANGES},
+        torch.cat([female[:, None], white[:, None], *hot], 1),
+        female,
+        codes(columns["income"], _CLASSES, "income"),
+    )
+
+
+def complete_rows(folder: Path = _BUNDLED) -> dict[str, list[str]]:
     """The columns of the rows without a "?", those of adult.data first."""
     lines: list[str] = []
     for file in _FILES:
-        path = _BUNDLED / file.path
+        path = folder / file.path
         with reading(file, path):
             text = lzma.decompress(path.read_bytes()).decode("ascii")
         rows = text.replace(".\n", "\n").splitlines()
@@ -157,34 +189,29 @@ def complete_rows() -> dict[str, list[str]]:
     cells = ", ".join(lines).split(", ")
     if len(lines) != COMPLETE_ROWS or len(cells) != len(lines) * len(COLUMNS):
         raise DataError(
-            f"The bundled files in {_BUNDLED} have {len(lines):,} complete rows where "
+            f"The bundled files in {folder} have {len(lines):,} complete rows where "
             f"{COMPLETE_ROWS:,} are expected. Install Plumbline again."
         )
     return {name: cells[place :: len(COLUMNS)] for place, name in enumerate(COLUMNS)}
 
 
-def _scaled(columns: dict[str, list[str]], train: Tensor, scaling: str) -> Tensor:
+def _scaled(numbers: Mapping[str, Tensor], train: Tensor, scaling: str) -> Tensor:
     """The five numbers of each row, ``[n, 5]``."""
-    numbers = [_numbers(columns, name) for name in PUBLIC_RANGES]
     if scaling != "training":
-        ranges = PUBLIC_RANGES.values()
-        return torch.stack([to_unit_range(*both) for both in zip(numbers, ranges, strict=True)], 1)
-    table = torch.stack(numbers, 1).double()
+        return torch.stack(
+            [to_unit_range(numbers[name], ends) for name, ends in PUBLIC_RANGES.items()], 1
+        )
+    table = torch.stack([numbers[name] for name in PUBLIC_RANGES], 1).double()
     means, deviations = table[train].mean(0), table[train].std(0, correction=0)
     return ((table - means) / deviations).float()
 
 
-def _steps(columns: dict[str, list[str]]) -> Tensor:
+def _steps(numbers: Mapping[str, Tensor]) -> Tensor:
     """Whether each number reaches each of its thresholds, ``[n, 52]``."""
     reached = [
-        _numbers(columns, name)[:, None] >= torch.tensor(steps)
-        for name, steps in PUBLIC_STEPS.items()
+        numbers[name][:, None] >= torch.tensor(steps) for name, steps in PUBLIC_STEPS.items()
     ]
     return torch.cat(reached, 1).float()
-
-
-def _numbers(columns: dict[str, list[str]], name: str) -> Tensor:
-    return torch.from_numpy(np.array(columns[name], np.int64))
 
 
 def _constants(scaling: str, balanced: bool) -> tuple[Constant, ...]:
