@@ -40,6 +40,8 @@ demo: $(VENV)/.installed-base
 # One thread per worker: two workers on two cores, and sums in the same order on every machine.
 test test-slow coverage mutants: export OMP_NUM_THREADS := 1
 test test-slow coverage mutants: export MKL_NUM_THREADS := 1
+# Two workers and a hundred processes of theirs import the same files: compile them once.
+test test-slow coverage mutants: export PYTHONDONTWRITEBYTECODE :=
 
 # A half of the tests each, in order, so that what a module sets up is made once; who is done first
 # takes from the other.
