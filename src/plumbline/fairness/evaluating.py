@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import sklearn
 from fairlearn.metrics import MetricFrame
 
 from plumbline.checks import check_count
@@ -205,13 +206,15 @@ def evaluate(
         own = outcomes.take(rows)
         return tuple(metric(own, task) for metric in metrics)
 
-    frame = MetricFrame(
-        metrics=values,
-        y_true=outcomes.labels,
-        y_pred=outcomes.predictions,
-        sensitive_features=groups.codes,
-        sample_params={"rows": np.arange(len(outcomes))},
-    )
+    # Metrics say why they are undefined before they compute: scikit-learn need not look again.
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+        frame = MetricFrame(
+            metrics=values,
+            y_true=outcomes.labels,
+            y_pred=outcomes.predictions,
+            sensitive_features=groups.codes,
+            sample_params={"rows": np.arange(len(outcomes))},
+        )
     nothing = (EMPTY,) * len(metrics)
     by_group = {
         label: _by_name(metrics, frame.by_group.get(code, nothing))
