@@ -61,7 +61,7 @@ def test_rows_beyond_the_checkpoint_are_dropped_and_the_clock_goes_on(
     first = log(0)
     for step in (1, 2):
         now[0] += 5
-        first.after_step(MagicMock(), StepInfo(step, 4, float("inf"), 1e-5))
+        first.after_step(MagicMock(), StepInfo(step, 4, lambda: float("inf"), 1e-5))
     assert rows() == [(1, "inf", 5.0), (2, "inf", 10.0)]
     again = log(1)
     assert [step for step, *_ in rows()] == [1]

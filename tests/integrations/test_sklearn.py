@@ -235,7 +235,7 @@ def test_errors_quote_no_value(x: Any, y: Any) -> None:
 def test_a_fit_that_was_interrupted_is_not_taken_for_one(
     x: Any, y: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pl.Private, "fit", lambda *_, **__: StepInfo(1, 20, 0.1, 1e-4))
+    monkeypatch.setattr(pl.Private, "fit", lambda *_, **__: StepInfo(1, 20, lambda: 0.1, 1e-4))
     made = PrivateClassifier()
     with pytest.raises(KeyboardInterrupt, match="after step 1 of 20"):
         made.fit(x, y)

@@ -1,6 +1,7 @@
 """``fit``: the same training as the plain loop, with callbacks, a display, and a clean Ctrl-C."""
 
 import dataclasses
+import functools
 import io
 import random
 import re
@@ -16,6 +17,7 @@ from rich.console import Console
 from torch import nn
 
 import plumbline as pl
+from plumbline.mechanism.accountant import EpsilonCurve
 from plumbline.training import Callback, StepInfo, StopFitting
 from plumbline.training.progress import amounts, duration, per_second
 from plumbline.training.step_losses import BadRecords
@@ -113,9 +115,13 @@ class TestCallbacks:
         assert {field.name for field in dataclasses.fields(StepInfo)} == {
             "step",
             "steps",
-            "epsilon",
+            "spent",
             "delta",
         }
+        for info in infos:
+            assert isinstance(info.spent, functools.partial)
+            assert isinstance(info.spent.func, EpsilonCurve)
+            assert info.spent.args == (info.step,)
         with pytest.raises(dataclasses.FrozenInstanceError):
             infos[0].step = 3  # type: ignore[misc]
         spent = [info.epsilon for info in infos]

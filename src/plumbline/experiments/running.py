@@ -52,7 +52,7 @@ from plumbline.experiments.run_result import (
 from plumbline.experiments.run_spec import RunSpec, budget_of
 from plumbline.experiments.settling import charge_again
 from plumbline.experiments.together import totals_beside
-from plumbline.fairness import main_metric
+from plumbline.fairness import GroupReport, main_metric
 from plumbline.fairness.metrics import LOSS
 from plumbline.mechanism.ledger import Ledger
 from plumbline.private_training import make_private
@@ -172,7 +172,7 @@ def _made(
             assert splits.third is not None
             with judged_model(private) as judged:
                 threshold = choose_threshold(judged, splits.third)
-        report = evaluate_run(private, splits, threshold)
+        report = kept.last_report(threshold) or evaluate_run(private, splits, threshold)
         result = RunResult(
             **result_facts(spec, splits),
             epsilon=private.epsilon(exact=True),
@@ -203,7 +203,7 @@ def _made(
 def _catch_up(private: Private, folder: Path, log: _Log, probe: Probe | None) -> None:
     """Measures what was due when the run was killed right after a step."""
     step, steps = private.steps_done, private.stop
-    info = StepInfo(step, steps, private.epsilon(), private.plan.delta)
+    info = StepInfo(step, steps, private.spent, private.plan.delta)
     measuring: list[tuple[str, int, _Log | Probe]] = [(METRICS, log.every, log)]
     if probe is not None:
         measuring.append((DIAGNOSTICS, probe.every, probe))
@@ -310,11 +310,16 @@ class _Log:
         rows = kept_rows(folder / METRICS, private.steps_done)
         self._earlier = float(rows[-1]["seconds"]) if rows else 0.0
         self._start = time.monotonic()
+        self._last: GroupReport | None = None
 
     @property
     def seconds(self) -> float:
         """How long the run has taken, all sessions together."""
         return self._earlier + time.monotonic() - self._start
+
+    def last_report(self, threshold: float | None) -> GroupReport | None:
+        """What was measured after the run's last step, if it was with this threshold."""
+        return self._last if threshold == self._threshold else None
 
     def after_step(self, private: Private, info: StepInfo) -> None:
         """Reports progress, logs and saves where it is due."""
@@ -325,6 +330,8 @@ class _Log:
 
     def _measured(self, private: Private, info: StepInfo) -> None:
         report = evaluate_run(private, self._splits, self._threshold)
+        if info.step == info.steps:
+            self._last = report
         row = {
             "step": info.step,
             "epsilon": to_json(info.epsilon),

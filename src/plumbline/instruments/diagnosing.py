@@ -125,7 +125,7 @@ def _reading(trained: Trained, records: int, measure: Sequence[str]) -> dict[str
         group_names=dict(enumerate(splits.groups)),
         seed=trained.spec.seed,
     )
-    info = StepInfo(result.steps, result.steps, result.epsilon, result.delta)
+    info = StepInfo(result.steps, result.steps, lambda: result.epsilon, result.delta)
     probe.after_step(private, info)
     private.close()
     return {name: value for one in probe.readings for name, value in one.to_json().items()}

@@ -13,7 +13,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -42,14 +43,22 @@ class StepInfo:
     Attributes:
         step: How many steps are done, this one included.
         steps: How many the run has.
-        epsilon: Spent so far, rounded up; infinite for a method without a guarantee.
+        spent: Computes epsilon; holds public constants only.
         delta: The delta at which it was spent.
     """
 
     step: int
     steps: int
-    epsilon: float
+    spent: Callable[[], float] = field(repr=False, compare=False)
     delta: float
+
+    @cached_property
+    def epsilon(self) -> float:
+        """Spent so far, rounded up; infinite for a method without a guarantee.
+
+        Computed when it is first read: that takes some hundredths of a second at a new step count.
+        """
+        return self.spent()
 
 
 @runtime_checkable
@@ -168,7 +177,7 @@ class _Watch:
                 for name, metric in self._metrics.items():
                     new[name] = float(metric(self._private.model))
         self._readings |= new
-        self._display.update(info.step, info.epsilon, self._readings)
+        self._display.update(info, self._readings)
         for logger in due if new else ():
             logger.log(info.step, not_covered=new)
 
@@ -198,8 +207,7 @@ def _interruptible(display: Display) -> Iterator[Callable[[], bool]]:
 
 
 def _info(private: Private) -> StepInfo:
-    plan = private.plan
-    return StepInfo(private.steps_done, private.stop, private.epsilon(), plan.delta)
+    return StepInfo(private.steps_done, private.stop, private.spent, private.plan.delta)
 
 
 def _budget(private: Private) -> float:

@@ -10,6 +10,7 @@ made beyond the budget.
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import os
 import random
@@ -377,12 +378,14 @@ class Private:
         Args:
             exact: Compute it for exactly the steps charged, which takes up to a second or two.
         """
-        steps = self.charged
-        if steps == 0 and not self.plan.before:
-            return 0.0
-        if exact:
-            return statement_of(self, steps).epsilon
-        return self._curve(steps)
+        if exact and (self.charged or self.plan.before):
+            return statement_of(self, self.charged).epsilon
+        return self.spent()
+
+    @property
+    def spent(self) -> Callable[[], float]:
+        """Computes the epsilon spent by now, whenever it is called; holds public constants only."""
+        return functools.partial(self._curve, self.charged)
 
     def statement(self, format: str = "text") -> str:
         """The guarantee with its assumptions, in words ("text") or for programs ("json")."""

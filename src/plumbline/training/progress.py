@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
@@ -20,6 +20,9 @@ from rich.table import Column
 from rich.text import Text
 
 from plumbline.mechanism.rounding import up_to_places
+
+if TYPE_CHECKING:
+    from plumbline.training.fitting import StepInfo
 
 _LINES = 20  # about one plain line, or one computation of the metrics, for each 5% of the steps
 _NARROW, _WIDE = 10, 40  # columns of the bars
@@ -54,8 +57,8 @@ class Display(ABC):
         return step % max(1, -(-self.steps // beats)) == 0 or step == self.steps
 
     @abstractmethod
-    def update(self, step: int, epsilon: float, readings: Mapping[str, float]) -> None:
-        """After a step: epsilon spent so far, and the latest readings that are not covered."""
+    def update(self, info: StepInfo, readings: Mapping[str, float]) -> None:
+        """After a step: where the run stands, and the latest readings that are not covered."""
 
     def note(self, text: str) -> None:  # noqa: B027 - lines have nowhere to put it
         """Prints a remark; may be called from a signal handler."""
@@ -71,7 +74,7 @@ class Silence(Display):
     def is_due(self, step: int, beats: int = _LINES) -> bool:
         return False
 
-    def update(self, step: int, epsilon: float, readings: Mapping[str, float]) -> None:
+    def update(self, info: StepInfo, readings: Mapping[str, float]) -> None:
         pass
 
     def end(self, message: str | None) -> None:
@@ -84,14 +87,25 @@ class Lines(Display):
 
     def __post_init__(self) -> None:
         self._first = self.step
-        self._last = ""
+        self._latest: tuple[StepInfo, Mapping[str, float]] | None = None
         self._start = time.monotonic()
 
-    def update(self, step: int, epsilon: float, readings: Mapping[str, float]) -> None:
-        self.step = step
+    def update(self, info: StepInfo, readings: Mapping[str, float]) -> None:
+        self._latest = info, readings
+        if self.is_due(info.step):
+            self._say(self._line(info, readings))
+
+    def end(self, message: str | None) -> None:
+        if message is not None:
+            if self._latest and not self.is_due(self._latest[0].step):
+                self._say(self._line(*self._latest))
+            self._say(message)
+
+    def _line(self, info: StepInfo, readings: Mapping[str, float]) -> str:
+        step = info.step
         parts = [f"step {step:,} of {self.steps:,} ({100 * step // self.steps}%)"]
         if self.epsilon is not None:
-            parts.append(f"{spent(epsilon, self.epsilon)} at delta {self.delta:g}")
+            parts.append(f"{spent(info.epsilon, self.epsilon)} at delta {self.delta:g}")
         elapsed = max(time.monotonic() - self._start, 1e-9)
         speed = (step - self._first) / elapsed
         parts.append(f"{per_second(self.records * speed)}")
@@ -101,15 +115,7 @@ class Lines(Display):
             parts.append(f"took {duration(elapsed)}")
         if readings:
             parts.append(not_covered(readings))
-        self._last = "; ".join(parts)
-        if self.is_due(step):
-            self._say(self._last)
-
-    def end(self, message: str | None) -> None:
-        if message is not None:
-            if self._last and not self.is_due(self.step):
-                self._say(self._last)
-            self._say(message)
+        return "; ".join(parts)
 
     def _say(self, line: str) -> None:
         self.console.print(line, soft_wrap=True, highlight=False, markup=False)
@@ -132,16 +138,15 @@ class Bars(Display):
                 "epsilon", total=self.epsilon, spent=amounts(0.0, self.epsilon)
             )
 
-    def update(self, step: int, epsilon: float, readings: Mapping[str, float]) -> None:
-        self.step = step
+    def update(self, info: StepInfo, readings: Mapping[str, float]) -> None:
         self._readings = not_covered(readings) if readings else ""
         if self._budget is not None:
             assert self.epsilon is not None
-            shown = amounts(epsilon, self.epsilon)
+            shown = amounts(info.epsilon, self.epsilon)
             full = shown == amounts(self.epsilon, self.epsilon)
-            done = self.epsilon if full else min(epsilon, self.epsilon)
+            done = self.epsilon if full else min(info.epsilon, self.epsilon)
             self._bars.update(self._budget, completed=done, spent=shown)
-        self._bars.update(self._steps, completed=step)
+        self._bars.update(self._steps, completed=info.step)
 
     def note(self, text: str) -> None:
         self._note = text

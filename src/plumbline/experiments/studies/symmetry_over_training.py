@@ -86,7 +86,7 @@ def _trained(recipe: Recipe, part: SymmetryPart, seed: int, folder: Path) -> dic
         if step not in wanted:
             return
         with evaluating(private.model):  # dropout would be measured too
-            probe.after_step(private, StepInfo(step, step, 0.0, private.plan.delta))
+            probe.after_step(private, StepInfo(step, step, lambda: 0.0, private.plan.delta))
         numbers = probe.readings[-1].results[asymmetries.__name__]
         found.update({f"epoch {wanted[step]} / {key}": value for key, value in numbers.items()})
 
