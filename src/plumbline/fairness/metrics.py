@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
+from sklearn.metrics import auc, average_precision_score, f1_score, roc_curve
 
 from plumbline.fairness.outcomes import Floats, Integers, Outcomes
 from plumbline.results import Number, Undefined
@@ -159,6 +159,12 @@ def _ranked(score: Callable[[Any, Any], float]) -> Callable[[Outcomes, Task], fl
     )
 
 
+def _area(labels: Any, scores: Any) -> float:
+    """``roc_auc_score`` of two classes, without its looking for more."""
+    false_positives, true_positives, _ = roc_curve(labels, scores)
+    return float(auc(false_positives, true_positives))
+
+
 def _macro_f1(outcomes: Outcomes, task: Task) -> float:
     return float(
         f1_score(
@@ -209,7 +215,7 @@ METRICS: tuple[Metric, ...] = (
     # For a group that lacks a class scikit-learn takes the mean over the other classes, which is
     # another quantity; here the group has no value.
     Metric(BALANCED, "higher", _balanced_accuracy, _missing_class),
-    Metric(AUC, "higher", _ranked(roc_auc_score), _no_ranking),
+    Metric(AUC, "higher", _ranked(_area), _no_ranking),
     Metric(AVERAGE_PRECISION, "higher", _ranked(average_precision_score), _no_ranking),
     Metric(MACRO_F1, "higher", _macro_f1, _missing_class),
     # ECE with 15 equal-width bins of the predicted class's probability (Guo et al., 2017): the mean
