@@ -69,6 +69,7 @@ RATES = {"adam": (0.0005, 0.1), "adamw": (0.0005, 0.1), "nadam": (0.0005, 0.1)}
 _OPTIMIZER, _RATE = "adam", 0.002
 _USUAL_MODEL = ModelPart(name="mlp", options={"hidden": 64})
 _READINGS, _LOGGED = 10, 10
+_APART = 3  # steps, at least: in a short run, measuring the test part takes longer than training
 
 
 class Description(TableDescription, total=False):
@@ -263,7 +264,7 @@ def _described(given: Description) -> Recipe:
         class_weights={name: float(one) for name, one in given.get("class_weights", {}).items()},
         seeds=seeds,
         noise=given.get("noise", "secure"),
-        log_every=max(1, math.ceil(steps) // _LOGGED),
+        log_every=max(_APART, math.ceil(steps) // _LOGGED),
         probe=ProbePart(every=max(1, math.ceil(steps) // _READINGS), measure=tuple(measure))
         if measure
         else None,
