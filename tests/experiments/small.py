@@ -12,7 +12,7 @@ def fields(**changes: Any) -> dict[str, Any]:
         "baseline": "dpsgd",
         "log_every": 5,
         "data": {"name": "adult", "options": {"test_fraction": 0.02}},
-        "model": {"name": "adult-mlp"},
+        "model": {"name": "adult-mlp", "options": {"hidden": 8}},
         "budget": {
             "noise_multiplier": 1.0,
             "delta": 1e-5,

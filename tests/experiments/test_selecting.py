@@ -43,7 +43,7 @@ def test_the_winner_is_kept_and_nothing_else(
     (folder,) = (tmp_path / "winner").iterdir()
     kept = {path.name for path in folder.iterdir()}
     assert kept == {"model.pt", "recipe.json", "result.json", "statement.txt"}
-    model = models.build("adult-mlp")
+    model = models.build("adult-mlp", hidden=8)
     model.load_state_dict(torch.load(folder / "model.pt", weights_only=True))
     assert read_result(folder) == found.result
     assert found.result.settings == found.row.settings
