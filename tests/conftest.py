@@ -1,6 +1,7 @@
 """What all tests share: the device, the data folder, one thread per worker, and fixed seeds."""
 
 import atexit
+import gc
 import itertools
 import os
 import shutil
@@ -56,6 +57,16 @@ def _remove_home() -> None:
 
 for _name in ("STATE", "CONFIG"):
     os.environ[f"PLUMBLINE_{_name}"] = os.path.join(_HOME, _name.lower())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collects tests without the collector of garbage: what is imported meanwhile stays."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before slow tests are left out

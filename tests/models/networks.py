@@ -42,7 +42,7 @@ class Network:
     @property
     def variant(self) -> bool:
         """Whether it takes seconds and is nearly another network of the table."""
-        return self.heavy and (bool(self.options) or self.name == "resnet-32")
+        return self.heavy and (bool(self.options) or self.name in ("resnet-32", "resnet-44"))
 
     def whole(self) -> nn.Module:
         """The network of the paper."""

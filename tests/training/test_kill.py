@@ -243,7 +243,7 @@ def points(count: int, fast: int) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("point", points(20, fast=8))
+@pytest.mark.parametrize("point", points(20, fast=4))
 def test_a_killed_run_ends_with_the_same_bits(
     point: int, tmp_path: Path, ends: dict[str, End]
 ) -> None:
@@ -251,7 +251,7 @@ def test_a_killed_run_ends_with_the_same_bits(
 
 
 @pytest.mark.parametrize("name", ["secure", "seeded", "charged ahead", "correlated"])
-@pytest.mark.parametrize("point", points(10, fast=4))
+@pytest.mark.parametrize("point", points(10, fast=2))
 def test_a_killed_run_loses_a_step_a_kill_and_never_counts_less_than_it_released(
     name: str, point: int, tmp_path: Path, ends: dict[str, End]
 ) -> None:
