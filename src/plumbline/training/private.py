@@ -552,9 +552,7 @@ class Private:
             )
         return asked
 
-    def _asked(
-        self, program: Program[dict[str, Tensor]], answer: Any
-    ) -> Query | dict[str, Tensor]:
+    def _asked(self, program: Program[dict[str, Tensor]], answer: Any) -> Query | dict[str, Tensor]:
         """The method's next question, or its update at the end, while the model is watched."""
         # A method without a guarantee may move the weights itself, as DP-SAT does as released.
         with self._watch.step(trained=self.method.private, goes_on=answer is not None):
