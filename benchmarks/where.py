@@ -32,10 +32,12 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 import plumbline as pl  # noqa: E402
 from benchmarks.contestants.ours import DPSGD  # noqa: E402
 from benchmarks.loop_models import LOOPS  # noqa: E402
-from benchmarks.loops import Ours, Plain  # noqa: E402
+from benchmarks.loops import STEPS, Ours, Plain  # noqa: E402
 from benchmarks.models import Workload  # noqa: E402
 from benchmarks.report import replace_between  # noqa: E402
+from plumbline.compiled import run_of  # noqa: E402
 from plumbline.gradients import capture  # noqa: E402
+from plumbline.gradients.summation import TOGETHER  # noqa: E402
 from plumbline.mechanism.noise import add_noise  # noqa: E402
 from plumbline.mechanism.random_source import SecureSource  # noqa: E402
 
@@ -58,12 +60,14 @@ def parts_of(load: Workload, folder: Path, speed: float, bandwidth: float) -> di
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     times: dict[str, list[float]] = {name: [] for name in PARTS}
     for number in range(ROUNDS + 3):
-        took, gradients = {}, None
+        took, gradients, released = {}, None, None
         took["plain"], _ = seconds(plain.step)
         took["private"], _ = seconds(ours.step)
         took["capture"], gradients = seconds(capture, model, DPSGD.losses, batch)
         took["norms"], norms = seconds(gradients.norms)
-        took["sum"], total = seconds(gradients.total, (1 / norms).clamp(max=1.0))
+        buckets = torch.arange(len(norms)) // TOGETHER
+        released = gradients.to_release(buckets)
+        took["sum"], total = seconds(released.total, (1 / norms).clamp(max=1.0))
         total = {name: total[name] for name in trained}
         took["noise"], _ = seconds(add_noise, total, 1.0, source.once("noise", number))
         took["rest"] = took["private"] - sum(took[x] for x in ("capture", "norms", "sum", "noise"))
@@ -99,7 +103,8 @@ def main() -> None:
         for name in chosen:
             folder = Path(scratch) / name
             folder.mkdir()
-            found[name] = parts_of(LOOPS[name], folder, speed, bandwidth)
+            with run_of(STEPS):
+                found[name] = parts_of(LOOPS[name], folder, speed, bandwidth)
             print(name, {part: round(value, 2) for part, value in found[name].items()}, flush=True)
     lines = ["| network | " + " | ".join(PARTS) + " |", "|" + " --- |" * (1 + len(PARTS))]
     lines += [

@@ -223,6 +223,19 @@ def test_slices_go_to_the_tensors_in_order() -> None:
     assert value["a"].tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize("n", [100, 200_000])  # by numpy's loops, and by compiled ones
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_answer_of_another_type_is_the_answer_cast(n: int, dtype: torch.dtype) -> None:
+    value = {"a": torch.linspace(-3, 3, n, dtype=torch.float64), "b": torch.ones(2, 3).double()}
+    whole = add_noise(value, 0.5, SeededSource(1).stream("noise"))
+    answer = add_noise(value, 0.5, SeededSource(1).stream("noise"), dtype)
+    drawn_before = add_noise(value, 0.5, gaussian(SeededSource(1).stream("noise"), n + 6), dtype)
+    for name, own in whole.items():
+        assert answer[name].dtype == dtype
+        assert torch.equal(answer[name], own.to(dtype))
+        assert torch.equal(drawn_before[name], own.to(dtype))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_shape_and_type_are_kept(dtype: torch.dtype) -> None:
     value = torch.zeros(3, 0, 2, dtype=dtype), torch.ones(2, 5, dtype=dtype).T

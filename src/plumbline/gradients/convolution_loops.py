@@ -2,8 +2,8 @@
 
 The gradient of one record is a product of two matrices: its output gradients, and windows of its
 input. With the channels last in memory, the pixels in one line of a window are neighbours, so
-windows are read where they are and never copied. Four channels of the output times 24 numbers of a
-line are summed over many positions in vector registers (``vector_loops.py``).
+windows are read where they are and never copied. A few channels of the output times a few vectors
+of a line are summed over many positions in vector registers (``vector_loops.py``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plumbline.compiled import compiled, in_threads
-from plumbline.gradients.vector_loops import COLUMNS, LANES, ROWS, add_tile, turn
+from plumbline.gradients.vector_loops import COLUMNS, LANES, ROWS, TURNED, add_tile, turn
 
 Floats = NDArray[np.float32]
 
@@ -68,11 +68,11 @@ def _channels_last(image: Floats, target: Floats, width: int, top: int, side: in
     """``image [c, H, W]`` into lines of ``width`` pixels of c numbers, inside of the padding."""
     channels, height, own_width = image.shape
     source = image.reshape(-1)
-    whole, whole_width = channels - channels % LANES, own_width - own_width % LANES
+    whole, whole_width = channels - channels % TURNED, own_width - own_width % TURNED
     for y in range(height):
         line = (y + top) * width + side
-        for x in range(0, whole_width, LANES):
-            for c in range(0, whole, LANES):
+        for x in range(0, whole_width, TURNED):
+            for c in range(0, whole, TURNED):
                 turn(
                     source, (c * height + y) * own_width + x, height * own_width,
                     target, (line + x) * channels + c, channels,

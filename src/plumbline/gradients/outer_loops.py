@@ -26,6 +26,7 @@ from plumbline.gradients.vector_loops import (
     ROWS,
     add_double_tile,
     add_weighted_tile,
+    lined_up,
 )
 
 Floats = NDArray[np.float32]
@@ -184,8 +185,9 @@ def _add_rank_one(
     blocks = (stop - start + ROWS - 1) // ROWS
     panels = (columns + DOUBLE_COLUMNS - 1) // DOUBLE_COLUMNS
     lefts = np.zeros((blocks, _RECORDS, ROWS))
-    rights = np.zeros((panels, _RECORDS, DOUBLE_COLUMNS), np.float32)
-    flat, left_numbers, right_numbers = total.reshape(-1), lefts.reshape(-1), rights.reshape(-1)
+    right_numbers = lined_up(panels * _RECORDS * DOUBLE_COLUMNS)
+    rights = right_numbers.reshape((panels, _RECORDS, DOUBLE_COLUMNS))
+    flat, left_numbers = total.reshape(-1), lefts.reshape(-1)
     edge = np.empty((ROWS, DOUBLE_COLUMNS))
     for first in range(0, records, _RECORDS):
         count = min(_RECORDS, records - first)
@@ -225,9 +227,11 @@ def _add_buckets(
     columns = right.shape[1]
     blocks = (stop - start + ROWS - 1) // ROWS
     panels = (columns + COLUMNS - 1) // COLUMNS
-    lefts = np.zeros((blocks, _IN_BUCKETS, ROWS), np.float32)
-    rights = np.zeros((panels, _IN_BUCKETS, COLUMNS), np.float32)
-    flat, left_numbers, right_numbers = total.reshape(-1), lefts.reshape(-1), rights.reshape(-1)
+    left_numbers = lined_up(blocks * _IN_BUCKETS * ROWS)
+    right_numbers = lined_up(panels * _IN_BUCKETS * COLUMNS)
+    lefts = left_numbers.reshape((blocks, _IN_BUCKETS, ROWS))
+    rights = right_numbers.reshape((panels, _IN_BUCKETS, COLUMNS))
+    flat = total.reshape(-1)
     edge = np.empty((ROWS, COLUMNS))
     first = 0
     while first < len(buckets):

@@ -3,6 +3,9 @@
 Numba's compiler does not find them by itself: sums over positions that stay in the registers, and
 the transposition of 8 x 8 numbers. Numba keeps compiled loops on the disk by the file in which they
 are written, so a change here needs a change in the files that use it.
+
+How wide the vectors are depends on the processor, and no result does: each number is summed by
+itself, position after position.
 """
 
 from __future__ import annotations
@@ -10,18 +13,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
+import numpy as np
+from llvmlite import binding, ir
 from numba import types
 from numba.core.cgutils import alloca_once_value, for_range
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
-ROWS, LANES, VECTORS = 4, 8, 3  # twelve vectors of sums, and their factors: 16 registers
+from plumbline.compiled import compiled
+
+# Vectors of sums, with their factors, that fit the registers: 32 of 16 numbers, or 16 of 8.
+ROWS, LANES = (8, 16) if binding.get_host_cpu_features().get("avx512f") else (4, 8)
+VECTORS = 3
 COLUMNS = LANES * VECTORS
+
+TURNED = 8
+"""The side of a square of numbers that ``turn`` transposes."""
 
 DOUBLE_COLUMNS = COLUMNS // 2
 
 _FLOATS = ir.VectorType(ir.FloatType(), LANES)
 _DOUBLES = ir.VectorType(ir.DoubleType(), LANES)
+_TURNED = ir.VectorType(ir.FloatType(), TURNED)
 _HALF = ir.VectorType(ir.FloatType(), LANES // 2)
 _HALF_DOUBLES = ir.VectorType(ir.DoubleType(), LANES // 2)
 _FUSED = ["contract"]  # multiplication and addition in one instruction
@@ -30,6 +43,17 @@ _step: Callable[[Callable[..., Any]], Callable[..., None]] = intrinsic(prefer_li
 
 Cells = dict[tuple[int, int], Any]
 """Vectors, or their places, by row and by number in the row."""
+
+
+@compiled()
+def lined_up(numbers: int) -> NDArray[np.float32]:
+    """So many float32 zeros, from the beginning of a line of the cache on.
+
+    A vector across two lines takes twice as long to load.
+    """
+    room = np.zeros(numbers + 16, np.float32)
+    first = (64 - room.ctypes.data % 64) % 64 // 4
+    return room[first : first + numbers]
 
 
 @_step
@@ -129,16 +153,16 @@ def turn(
         def row(first: Any, step: Any, number: int) -> Any:
             return builder.add(first, builder.mul(step, _number(number)))
 
-        rows = [_load(builder, start, row(args[1], args[2], n), _FLOATS) for n in range(LANES)]
+        rows = [_load(builder, start, row(args[1], args[2], n), _TURNED) for n in range(TURNED)]
         for far in (4, 2, 1):  # swaps the blocks off the diagonal, of 4 x 4, 2 x 2 and one number
-            low = [lane + LANES - far if lane & far else lane for lane in range(LANES)]
-            high = [lane + LANES if lane & far else lane + far for lane in range(LANES)]
-            for n in range(LANES):
+            low = [lane + TURNED - far if lane & far else lane for lane in range(TURNED)]
+            high = [lane + TURNED if lane & far else lane + far for lane in range(TURNED)]
+            for n in range(TURNED):
                 if not n & far:
                     pair = rows[n], rows[n + far]
                     rows[n] = builder.shuffle_vector(*pair, _lanes(low))
                     rows[n + far] = builder.shuffle_vector(*pair, _lanes(high))
-        for n in range(LANES):
+        for n in range(TURNED):
             _store(builder, rows[n], end, row(args[4], args[5], n))
         return context.get_dummy_value()
 

@@ -58,7 +58,10 @@ def drawn(noise: Stream | torch.Tensor, numel: int) -> torch.Tensor:
 
 
 def add_noise(
-    value: Mapping[str, torch.Tensor], std: float, noise: Stream | torch.Tensor
+    value: Mapping[str, torch.Tensor],
+    std: float,
+    noise: Stream | torch.Tensor,
+    answer_type: torch.dtype | None = None,
 ) -> dict[str, torch.Tensor]:
     """Returns `value + std * noise`, both sides on the public grid of step `std * 2^-40`.
 
@@ -69,10 +72,11 @@ def add_noise(
             come back unchanged, a release without a guarantee.
         noise: the stream to draw from while adding, which is faster on a CPU; or as many values as
             all the tensors together have, from `gaussian`. The answer is the same.
+        answer_type: the type of the answer; by default each tensor's own.
 
     Returns:
-        New tensors with the names, shapes, types and devices of `value`; the sum is computed in
-        float64 and then cast.
+        New tensors with the names, shapes and devices of `value`; the sum is computed in float64
+        and then cast.
 
     Raises:
         ValueError: if `std` is negative or not finite, if `noise` is not on the grid of `gaussian`
@@ -84,28 +88,38 @@ def add_noise(
     if std > 0 and step < 2.0**-1000:
         raise ValueError(f"std is {std}, too small for float64; rescale what is released")
     if std == 0:
-        return in_place_of(value, as_vector(value, noise))
+        return in_place_of(value, as_vector(value, noise), answer_type)
     on_cpu = all(tensor.device.type == "cpu" for tensor in value.values())
-    return (_added_in_blocks if on_cpu else _added_at_once)(value, step, noise)
+    return (_added_in_blocks if on_cpu else _added_at_once)(value, step, noise, answer_type)
 
 
 def _added_at_once(
-    value: Mapping[str, torch.Tensor], step: float, noise: Stream | torch.Tensor
+    value: Mapping[str, torch.Tensor],
+    step: float,
+    noise: Stream | torch.Tensor,
+    answer_type: torch.dtype | None = None,
 ) -> dict[str, torch.Tensor]:
     """`add_noise` on any device."""
     total = as_vector(value, noise)
     on_device = drawn(noise, len(total)).to(total.device)
     total.div_(step).round_().add_(on_device, alpha=2.0**GRID_BITS).mul_(step)
-    return in_place_of(value, total)
+    return in_place_of(value, total, answer_type)
 
 
 def _added_in_blocks(
-    value: Mapping[str, torch.Tensor], step: float, noise: Stream | torch.Tensor
+    value: Mapping[str, torch.Tensor],
+    step: float,
+    noise: Stream | torch.Tensor,
+    answer_type: torch.dtype | None = None,
 ) -> dict[str, torch.Tensor]:
     """`add_noise` on a CPU: each block is drawn and added while it is in the cache."""
     _check_fit(value, noise)
     given = [_for_numpy(tensor) for tensor in value.values()]
-    result = [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in given]
+    narrow = answer_type == torch.float32  # the other types are cast afterwards
+    types = [torch.float32 if narrow else tensor.dtype for tensor in given]
+    result = [
+        torch.empty(tensor.shape, dtype=kind) for tensor, kind in zip(given, types, strict=True)
+    ]
     sources = [tensor.reshape(-1).contiguous().numpy() for tensor in given]
     targets = [tensor.view(-1).numpy() for tensor in result]
     ends = list(itertools.accumulate(len(source) for source in sources))
@@ -131,7 +145,7 @@ def _added_in_blocks(
         for start in range(0, numel, BLOCK):
             add(start, noise[start : start + BLOCK].numpy() * 2.0**GRID_BITS)
     return {
-        name: noisy.to(tensor.dtype)
+        name: noisy.to(answer_type or tensor.dtype)
         for (name, tensor), noisy in zip(value.items(), result, strict=True)
     }
 
@@ -170,11 +184,15 @@ def as_vector(
     return total
 
 
-def in_place_of(value: Mapping[str, torch.Tensor], total: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The vector in the shapes, types and devices of `value`."""
+def in_place_of(
+    value: Mapping[str, torch.Tensor],
+    total: torch.Tensor,
+    answer_type: torch.dtype | None = None,
+) -> dict[str, torch.Tensor]:
+    """The vector in the shapes, types (if none is given) and devices of `value`."""
     parts = torch.split(total, [tensor.numel() for tensor in value.values()])
     return {
-        name: part.view(tensor.shape).to(device=tensor.device, dtype=tensor.dtype)
+        name: part.view(tensor.shape).to(device=tensor.device, dtype=answer_type or tensor.dtype)
         for (name, tensor), part in zip(value.items(), parts, strict=True)
     }
 

@@ -78,6 +78,7 @@ def accepted(
 
 @compiled(
     "boolean(float32[::1], float64[::1], float64, float32[::1])",
+    "boolean(float64[::1], float64[::1], float64, float32[::1])",
     "boolean(float64[::1], float64[::1], float64, float64[::1])",
 )
 def added(

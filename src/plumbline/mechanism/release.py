@@ -32,6 +32,7 @@ class Query:
         name: what was asked, for the ledger and the statement.
         rounding: how much further, relative, `value` can move because it was computed with
             rounding. The noise covers it: its scale is that of the whole `movement`.
+        answer_type: in which type the answer will be used; `value`'s own unless given.
     """
 
     value: torch.Tensor | Mapping[str, torch.Tensor]
@@ -39,6 +40,7 @@ class Query:
     sigma: float
     name: str = "gradient"
     rounding: float = 0.0
+    answer_type: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         _ = self.asked  # checks the numbers

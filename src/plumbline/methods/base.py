@@ -375,15 +375,18 @@ class GradientBatch:
                 own = float64(value)
                 total[parameter] = total[parameter].add_(own) if parameter in total else own
         zeros = {} if total else self._batch.zeros()
+        parameters = self.parameters()
+        types = {parameter.dtype for parameter in parameters.values()}
         return Query(
             value={
                 parameter: total[parameter] if total else float64(zeros[parameter])
-                for parameter in self.parameters()
+                for parameter in parameters
             },
             sensitivity=clipping.sensitivity,
             sigma=self.noise_multiplier,
             name=name,
             rounding=ROUNDING,
+            answer_type=types.pop() if len(types) == 1 else None,
         )
 
     @cached_property

@@ -121,7 +121,9 @@ class Answers:
             noise = self._source.once("noise", step, place)
         exact = value if correlated is None else correlated.row(value, std, step)
         if alone:
-            noisy = add_noise(exact, std, noise)
+            # Of correlated noise, the next steps need the whole answer.
+            kind = query.answer_type if correlated is None else None
+            noisy = add_noise(exact, std, noise, kind)
         else:
             share = noisy_share(exact, std, drawn(noise, numel), ranks.count)
             ranks.meet(at, mark)

@@ -539,37 +539,31 @@ class Private:
         declared = self.plan.release.queries
         program = self.method.step(batch)
         place = 0
-        try:
-            query = self._asked(program, None)
-            while True:
-                if place == 0:
-                    self._charge(batch.step, query)
-                mark = self._charges.mark
-                answer = self._answering().answer(query, declared, batch.step, place, mark)
-                self._charges.hear()
-                place += 1
-                query = self._asked(program, answer)
-        except StopIteration as end:
-            if place != len(declared):
-                raise RuntimeError(
-                    f"The method '{self.method.name}' asked {place} questions and declared "
-                    f"{len(declared)}."
-                ) from None
-            update: dict[str, Tensor] = end.value
-            return update
+        asked = self._asked(program, None)
+        while isinstance(asked, Query):
+            if place == 0:
+                self._charge(batch.step, asked)
+            mark = self._charges.mark
+            answer = self._answering().answer(asked, declared, batch.step, place, mark)
+            self._charges.hear()
+            place += 1
+            asked = self._asked(program, answer)
+        if place != len(declared):
+            raise RuntimeError(
+                f"The method '{self.method.name}' asked {place} questions and declared "
+                f"{len(declared)}."
+            )
+        return asked
 
-    def _asked(self, program: Program[Any], answer: Any) -> Query:
-        """The method's next question, while the model is watched."""
-        ended = None
+    def _asked(self, program: Program[dict[str, Tensor]], answer: Any) -> Query | dict[str, Tensor]:
+        """The method's next question, or its update at the end, while the model is watched."""
         # A method without a guarantee may move the weights itself, as DP-SAT does as released.
         with self._watch.step(trained=self.method.private, goes_on=answer is not None):
             try:
-                query = program.send(answer)
-            except StopIteration as end:  # to be watched to the end too
-                ended = end
-        if ended is not None:
-            raise ended
-        return query
+                return program.send(answer)
+            except StopIteration as end:
+                update: dict[str, Tensor] = end.value
+                return update
 
     def _charge(self, step: int, query: Query) -> None:
         beside: list[Any] = [self.bands] if len(self.bands) > 1 else []
