@@ -330,6 +330,13 @@ def test_parts_that_would_act_beside_the_step_are_refused(tmp_path: Path) -> Non
         trainer(tmp_path, optimizers=(optimizers, None))
 
 
+def test_gradient_checkpointing_of_the_model_itself_is_refused(tmp_path: Path) -> None:
+    model = network()
+    model.gradient_checkpointing_enable()
+    with pytest.raises(ValueError, match="the model's gradient checkpointing is on"):
+        trainer(tmp_path, model)
+
+
 def test_a_trainer_with_a_step_or_sampler_of_its_own_is_refused(ready: PrivateTrainer) -> None:
     names = ("compute_loss", "training_step", "get_train_dataloader", "_prepare_inputs")
     for name in names:

@@ -125,11 +125,12 @@ class PrivateStrategy(SingleDeviceStrategy):
         self._per_epoch = epoch_steps(
             dataloader.dataset, dataloader.batch_size, self._budget["records"], self._settings
         )
-        return _Steps(self._per_epoch)
+        self._steps = _Steps(self._per_epoch)
+        return self._steps
 
     def on_train_start(self) -> None:
         assert self._trainer is not None
-        refuse_epoch(self._trainer, self._per_epoch)
+        refuse_epoch(self._trainer, self._steps, self._per_epoch)
         with self._place(self._trainer):
             self.private = self._begin(self._trainer)
         ahead = _counts(self._trainer)[0].total.completed
@@ -156,7 +157,8 @@ class PrivateStrategy(SingleDeviceStrategy):
             count.increment_completed()
         if counts[0].total.completed >= self.private.stop:
             self._trainer.should_stop = True
-        self._module.log("epsilon", self.private.epsilon(), prog_bar=True, batch_size=1)
+        if not self._trainer.barebones:  # which warns of each line that is logged
+            self._module.log("epsilon", self.private.epsilon(), prog_bar=True, batch_size=1)
 
     def teardown(self) -> None:
         if self._took_over:

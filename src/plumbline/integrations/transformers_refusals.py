@@ -119,6 +119,8 @@ def _parts(trainer: Any) -> Iterator[str]:
     optimizer = trainer.optimizer
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         yield f"the optimizer is a {type(optimizer).__name__}: give one torch optimizer"
+    if getattr(trainer.model, "is_gradient_checkpointing", False):
+        yield f"the model's gradient checkpointing is on: {_ALLOWED['gradient_checkpointing'][1]}"
     if trainer.compute_loss_func is not None:
         yield f"compute_loss_func is given: {_OWN_METHODS['compute_loss']}"
     if isinstance(trainer.data_collator, DataCollatorWithFlattening):

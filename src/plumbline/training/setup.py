@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from plumbline.checks import check_decay
 from plumbline.gradients import Isolation
-from plumbline.gradients.opaque import refuse_autocast, refuse_opaque
+from plumbline.gradients.opaque import refuse_anomaly_detection, refuse_autocast, refuse_opaque
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger
@@ -78,6 +78,7 @@ class Setup:
     def __post_init__(self) -> None:
         _check_kinds(self.method, self.ledger)
         refuse_autocast()
+        refuse_anomaly_detection()
         _refuse_wrapped(self.model)
         refuse_opaque(self.model)
         refuse_opaque(self.loss, "The loss")
