@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from lightning.pytorch.utilities import CombinedLoader  # noqa: E402
 
 from plumbline.gradients import CaptureError  # noqa: E402
 from plumbline.integrations.lightning import PrivateStrategy  # noqa: E402
+from plumbline.integrations.lightning_refusals import _ALLOWED  # noqa: E402
 from plumbline.training import WeightsMoved  # noqa: E402
 
 EPOCHS, EPOCH_STEPS, BATCH = 3, 4, 6
@@ -276,6 +278,27 @@ def test_a_setting_of_the_trainer_that_does_not_go_with_the_accounting_is_refuse
     with pytest.raises(ValueError, match=r"cannot do this \(nothing was charged\)"):
         made.fit(Module(), loader())
     assert made.strategy.private is None
+
+
+FOLLOWED = """
+    accelerator barebones benchmark callbacks default_root_dir deterministic devices max_epochs
+    max_steps max_time min_epochs min_steps strategy
+"""
+LOOKED_AT = "detect_anomaly plugins profiler"  # plugins of precision by what they say of it
+ELSEWHERE = """
+    check_val_every_n_epoch enable_autolog_hparams enable_checkpointing enable_model_summary
+    enable_progress_bar inference_mode limit_predict_batches limit_test_batches limit_val_batches
+    log_every_n_steps logger model_registry num_sanity_val_steps val_check_interval
+"""  # of validation, logs and checkpoints
+OF_WHAT_IS_NOT_USED = "gradient_clip_algorithm sync_batchnorm use_distributed_sampler"
+
+
+def test_every_setting_of_this_version_was_judged() -> None:
+    """A new version's new setting fails here: is it followed, harmless, or to be refused?"""
+    groups = [text.split() for text in (FOLLOWED, LOOKED_AT, ELSEWHERE, OF_WHAT_IS_NOT_USED)]
+    judged = [*_ALLOWED, *(name for group in groups for name in group)]
+    assert len(judged) == len(set(judged))
+    assert {*inspect.signature(lightning.Trainer).parameters} <= set(judged)
 
 
 class Backward(Module):

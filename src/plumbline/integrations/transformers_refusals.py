@@ -37,7 +37,6 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "auto_find_batch_size": ((False,), "the batch size is a public constant of the accounting"),
     "train_sampling_strategy": (("random",), _SAMPLING),
-    "group_by_length": ((False,), _SAMPLING),
     "data_seed": ((None,), "give settings={'seed': ...}, and read what the statement says of it"),
     "dataloader_drop_last": ((False,), _SAMPLING),
     "neftune_noise_alpha": ((None,), "its noise on embeddings is not added here"),
