@@ -110,9 +110,9 @@ MUTANTS = (
     Mutant(
         "weights divided by their sum",
         "AdaBoost's weights, which depend on all records, are taken for those of a public rule",
-        "integrations/sklearn_training.py",
-        "    if weights.max() < 1 and math.isclose",
-        "    if False and math.isclose",
+        "training/setup.py",
+        "    if divided and float(values.max()) < 1:\n",
+        "    if False:\n",
         ("integrations/test_sklearn.py::test_weights_count_after_clipping_and_are_said",),
     ),
     Mutant(

@@ -27,6 +27,7 @@ from plumbline.mechanism.shared_ledger import SharedLedger
 from plumbline.methods import Method, find
 from plumbline.objectives import OPTIMIZERS, OptimizerMaker
 from plumbline.private_training import make_private
+from plumbline.training.setup import require_own_weights
 
 Build = Callable[..., nn.Module]
 Ranges = tuple[float, float] | Sequence[tuple[float, float]]
@@ -84,7 +85,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
                 "give one to each of their estimators). Fits that share a seed share their "
                 "batches, so what they cost together has no bound. Leave one of the two out."
             )
-        weights = None if sample_weight is None else _own_weights(sample_weight, x)
+        weights = None
+        if sample_weight is not None:
+            weights = torch.tensor(_check_sample_weight(sample_weight, x, dtype=np.float64))
+            require_own_weights("sample_weight", weights)
         split = Split(self._inputs(x), target)
         declared = () if self.ranges is None else ("the ranges of the features",)
         split.stated, split.not_covered = (*declared, *stated), tuple(not_covered)
@@ -173,23 +177,6 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         with torch.no_grad():
             found = self.model_(self._inputs(checked(self, x, reset=False)))
         return cast("np.ndarray[Any, Any]", found.double().numpy())
-
-
-def _own_weights(given: Any, x: np.ndarray[Any, Any]) -> Tensor:
-    """The weights of the records, ``[n]``, if each can be a public rule's answer to it alone."""
-    weights = _check_sample_weight(given, x, dtype=np.float64)
-    if not ((weights >= 0) & (weights <= 1)).all():
-        raise ValueError(
-            "sample_weight has a value outside 0 to 1: a record would count for more than its "
-            "bound. Divide all of them by the largest that the rule can give."
-        )
-    if weights.max() < 1 and math.isclose(weights.sum(), 1, abs_tol=1e-9):
-        raise ValueError(
-            "sample_weight adds up to 1: whoever divided it by its sum, as AdaBoostClassifier "
-            "does, made every record's weight depend on all the others. Give weights that a public "
-            "rule gives to each record alone."
-        )
-    return torch.tensor(weights)
 
 
 def checked(estimator: Any, *given: Any, **settings: Any) -> Any:
