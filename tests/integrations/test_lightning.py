@@ -264,6 +264,7 @@ def test_validation_alone_is_as_usual(tmp_path: Path) -> None:
         {"callbacks": [ModelPruning("l1_unstructured")]},
         {"callbacks": [DeviceStatsMonitor()], "logger": True},
         {"callbacks": [ThroughputMonitor(lambda _: 1)], "logger": True},
+        {"callbacks": [named.SpikeDetection()]},
         {"profiler": "simple"},
     ],
     ids=lambda settings: "-".join(

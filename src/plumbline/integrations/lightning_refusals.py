@@ -8,7 +8,7 @@ follow.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -107,13 +107,19 @@ def refuse_loader(loader: Any) -> None:
         _raise([f"the loader has drop_last=True: {_SAMPLING}"])
 
 
-def refuse_epoch(trainer: Trainer, loader: Any, steps: int) -> None:
-    """Raises if the trainer's epoch is not the steps of one loader (1 is one batch, 1.0 all)."""
+def refuse_epoch(trainer: Trainer, loader: Sized) -> None:
+    """Raises if the trainer's epoch is not all of one loader's steps.
+
+    Args:
+        trainer: The trainer.
+        loader: What the strategy has put in the training loader's place.
+    """
     if trainer.train_dataloader is not loader:
         kind = type(trainer.train_dataloader).__name__
         _raise([f"the training loader is in a {kind}: give one torch DataLoader by itself"])
-    found, limit = trainer.num_training_batches, trainer.limit_train_batches
+    steps, found = len(loader), trainer.num_training_batches
     if found != steps:
+        limit = trainer.limit_train_batches  # 1 is one batch, 1.0 all
         reason = _ALLOWED["limit_train_batches"][1]
         _raise([f"limit_train_batches is {limit!r}, {found} of an epoch's {steps} steps: {reason}"])
 
