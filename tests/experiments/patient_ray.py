@@ -34,6 +34,8 @@ os.environ |= {f"RAY_{name}": str(_HOUR) for name in _SECONDS}
 os.environ |= {f"RAY_{name}": str(1000 * _HOUR) for name in _MILLISECONDS}
 # Nor is a worker ended because others have filled the machine's memory.
 os.environ |= {"RAY_memory_monitor_refresh_ms": "0"}
+# Ray gives its workers the lowest priority but four: beside other work they would take hours.
+os.environ |= {"RAY_worker_niceness": "0"}
 
 
 @contextmanager

@@ -136,6 +136,21 @@ def test_autocast_around_a_step_is_refused_before_the_charge(tmp_path: Path) -> 
         assert ledger.charged(run.run) == 1
 
 
+def test_anomaly_detection_which_would_stop_at_a_bad_record_is_refused_before_the_charge(
+    tmp_path: Path,
+) -> None:
+    with pl.Ledger.open(tmp_path / "ledger") as ledger:
+        run = private(ledger=ledger)
+        batch = next(iter(run))
+        with torch.autograd.set_detect_anomaly(True):
+            with pytest.raises(CaptureError, match="shows that there is one"):
+                run.step(batch)
+            with pytest.raises(CaptureError, match="shows that there is one"):
+                private()
+        assert ledger.runs() == set()
+        run.step(batch)
+
+
 @pytest.mark.parametrize("isolation", ["vmap", "loop"])
 def test_autocast_that_a_model_leaves_on_is_refused(isolation: Any) -> None:
     class LeftOn(Around):

@@ -46,6 +46,22 @@ def test_an_optimizer_that_accelerate_prepared_is_refused_before_any_charge(
         assert ledger.charged(private.run) == 0
 
 
+def test_a_scheduler_that_accelerate_prepared_is_refused(accelerator: Any) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = accelerator.prepare(torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    with pytest.raises(ValueError, match="steps it once for each process"):
+        pl.make_private(
+            model,
+            optimizer,
+            (torch.zeros(8, 2), torch.zeros(8).long()),
+            loss=nn.CrossEntropyLoss(reduction="none"),
+            method=pl.methods.dpsgd(clip=1.0),
+            budget=pl.Budget(noise_multiplier=1, delta=1e-3, steps=2, expected_batch_size=4),
+            schedulers=[scheduler],
+        )
+
+
 @pytest.mark.slow
 def test_two_processes_that_accelerate_starts_make_one_run() -> None:
     """``--cpu`` alone starts one process without MPI, whatever ``--num_processes`` says."""

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
 
 import plumbline as pl
 
 lightning = pytest.importorskip("lightning")
 
+from lightning.pytorch import callbacks as named  # noqa: E402
 from lightning.pytorch.callbacks import (  # noqa: E402
+    BaseFinetuning,
     Callback,
+    DeviceStatsMonitor,
     GradientAccumulationScheduler,
     LearningRateFinder,
     ModelCheckpoint,
+    ModelPruning,
+    StochasticWeightAveraging,
+    ThroughputMonitor,
 )
+from lightning.pytorch.utilities import CombinedLoader  # noqa: E402
 
+from plumbline.gradients import CaptureError  # noqa: E402
 from plumbline.integrations.lightning import PrivateStrategy  # noqa: E402
+from plumbline.integrations.lightning_refusals import _ALLOWED  # noqa: E402
 from plumbline.training import WeightsMoved  # noqa: E402
 
 EPOCHS, EPOCH_STEPS, BATCH = 3, 4, 6
@@ -38,6 +48,8 @@ pytestmark = [
         ".*treespec, LeafSpec",
         "Be aware that when using `ckpt_path`",
         "Checkpoint directory .* exists and is not empty",
+        "You are using the `dataloader_iter` step flavor",
+        "Found `dataloader_iter` argument",
     )
 ]
 
@@ -216,6 +228,14 @@ def test_what_was_spent_cannot_be_forgotten(tmp_path: Path) -> None:
         trainer(tmp_path, **behind).fit(Module(), loader(), ckpt_path=kept)
 
 
+class Finetuning(BaseFinetuning):  # type: ignore[misc]
+    def freeze_before_training(self, module: Any) -> None:
+        self.freeze(module.net[0])
+
+    def finetune_function(self, module: Any, epoch: int, optimizer: Any) -> None:
+        raise AssertionError
+
+
 def test_validation_alone_is_as_usual(tmp_path: Path) -> None:
     module = Module()
     made = trainer(tmp_path)
@@ -239,6 +259,13 @@ def test_validation_alone_is_as_usual(tmp_path: Path) -> None:
         {"devices": 2},
         {"callbacks": [GradientAccumulationScheduler({0: 1, 2: 2})]},
         {"callbacks": [LearningRateFinder()]},
+        {"callbacks": [StochasticWeightAveraging(0.1)]},
+        {"callbacks": [Finetuning()]},
+        {"callbacks": [ModelPruning("l1_unstructured")]},
+        {"callbacks": [DeviceStatsMonitor()], "logger": True},
+        {"callbacks": [ThroughputMonitor(lambda _: 1)], "logger": True},
+        {"callbacks": [named.SpikeDetection()]},
+        {"profiler": "simple"},
     ],
     ids=lambda settings: "-".join(
         f"{name} {type(one[0]).__name__ if isinstance(one, list) else one}"
@@ -252,6 +279,27 @@ def test_a_setting_of_the_trainer_that_does_not_go_with_the_accounting_is_refuse
     with pytest.raises(ValueError, match=r"cannot do this \(nothing was charged\)"):
         made.fit(Module(), loader())
     assert made.strategy.private is None
+
+
+FOLLOWED = """
+    accelerator barebones benchmark callbacks default_root_dir deterministic devices max_epochs
+    max_steps max_time min_epochs min_steps strategy
+"""
+LOOKED_AT = "detect_anomaly plugins profiler"  # plugins of precision by what they say of it
+ELSEWHERE = """
+    check_val_every_n_epoch enable_autolog_hparams enable_checkpointing enable_model_summary
+    enable_progress_bar inference_mode limit_predict_batches limit_test_batches limit_val_batches
+    log_every_n_steps logger model_registry num_sanity_val_steps val_check_interval
+"""  # of validation, logs and checkpoints
+OF_WHAT_IS_NOT_USED = "gradient_clip_algorithm sync_batchnorm use_distributed_sampler"
+
+
+def test_every_setting_of_this_version_was_judged() -> None:
+    """A new version's new setting fails here: is it followed, harmless, or to be refused?"""
+    groups = [text.split() for text in (FOLLOWED, LOOKED_AT, ELSEWHERE, OF_WHAT_IS_NOT_USED)]
+    judged = [*_ALLOWED, *(name for group in groups for name in group)]
+    assert len(judged) == len(set(judged))
+    assert {*inspect.signature(lightning.Trainer).parameters} <= set(judged)
 
 
 class Backward(Module):
@@ -289,6 +337,22 @@ class EpochSchedule(Module):
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
 
 
+class TakesBatches(Module):
+    def training_step(self, dataloader_iter: Any) -> torch.Tensor:
+        batch, i, _ = next(dataloader_iter)
+        return super().training_step(batch, i)
+
+
+class Clips(Module):
+    def configure_gradient_clipping(self, *_: Any) -> None:
+        raise AssertionError
+
+
+class Attaches(Module):
+    def configure_callbacks(self) -> Any:
+        return [GradientAccumulationScheduler({0: 2})]
+
+
 class Plateau(Module):
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
@@ -308,6 +372,9 @@ class Plateau(Module):
         (TwoOptimizers, "2 optimizers: a run has one"),
         (EpochSchedule, "interval='epoch'"),
         (Plateau, "ReduceLROnPlateau"),
+        (TakesBatches, "takes batches from dataloader_iter itself"),
+        (Clips, "Clips has configure_gradient_clipping of its own"),
+        (Attaches, "there is a GradientAccumulationScheduler"),
     ],
 )
 def test_a_module_that_updates_in_its_own_way_is_refused(
@@ -328,19 +395,85 @@ def test_a_data_module_that_changes_batches_is_refused(tmp_path: Path) -> None:
     assert made.strategy.private is None
 
 
+class Endless(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(records())
+
+
 def test_a_loader_that_chooses_records_in_its_own_way_is_refused(tmp_path: Path) -> None:
     weighted = WeightedRandomSampler([1.0] * len(records()), 6)
     loaders: dict[str, Any] = {
         "WeightedRandomSampler": loader(shuffle=False, sampler=weighted),
         "drop_last=True": loader(drop_last=True),
-        "batch_sampler of its own": DataLoader(records(), batch_sampler=[[0, 1], [2, 3]]),
+        "sampler of its own, list": DataLoader(records(), batch_sampler=[[0, 1], [2, 3]]),
         "is a Tensor": torch.zeros(2, 3),
         "several training loaders": [loader(), loader()],
+        "is in a dict": {"a": loader()},
+        "is in a list": CombinedLoader([loader()]),
+        "Endless, has no length": DataLoader(Endless(), batch_size=BATCH),
+        "batch_size=None": DataLoader(records(), batch_size=None),
     }
     for message, given in loaders.items():
         made = trainer(tmp_path)
         with pytest.raises(ValueError, match=message):
             made.fit(Module(), given)
+
+
+def test_anomaly_detection_is_refused(tmp_path: Path) -> None:
+    made = trainer(tmp_path, detect_anomaly=True)
+    with pytest.raises(CaptureError, match="anomaly detection is on"):
+        made.fit(Module(), loader())
+    assert made.strategy.private is None
+
+
+class Iterates(Callback):
+    """The weights after each step."""
+
+    def __init__(self) -> None:
+        self.seen: list[torch.Tensor] = []
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        self.seen.append(weights(module).clone())
+
+
+@pytest.mark.skipif(not hasattr(named, "EMAWeightAveraging"), reason="new in Lightning 2.6")
+def test_lightnings_average_is_of_what_was_released(whole: Any, tmp_path: Path) -> None:
+    """It puts its average in place for validation, and the weights back."""
+    iterates = Iterates()
+    average = named.EMAWeightAveraging(decay=0.5)
+    made = trainer(tmp_path, callbacks=[iterates, average])
+    made.fit(Module(), loader(), DataLoader(records(), batch_size=BATCH))
+    assert made.strategy.private.moved == 0
+    assert torch.equal(iterates.seen[-1], weights(whole.lightning_module))
+    expected = iterates.seen[0]
+    for one in iterates.seen[1:]:
+        expected = (expected + one) / 2
+    assert torch.allclose(weights(made.lightning_module), expected)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"barebones": True},
+        {"deterministic": True},
+        {"gradient_clip_algorithm": "norm"},
+        {"sync_batchnorm": True},
+        {"inference_mode": False},
+        {"max_steps": EPOCHS * EPOCH_STEPS, "min_epochs": 50},
+    ],
+    ids=lambda settings: "-".join(settings),
+)
+def test_what_is_harmless_changes_nothing(
+    settings: dict[str, Any], whole: Any, tmp_path: Path
+) -> None:
+    if "barebones" in settings:  # it refuses the settings that it turns off
+        names = ("progress_bar", "model_summary", "checkpointing")
+        settings = {**settings, **{f"enable_{name}": None for name in names}, "logger": None}
+    made = trainer(tmp_path, **settings)
+    made.fit(Module(), loader())
+    torch.use_deterministic_algorithms(False)
+    assert torch.equal(weights(made.lightning_module), weights(whole.lightning_module))
+    assert made.global_step == made.strategy.private.made == EPOCHS * EPOCH_STEPS
 
 
 class Logs(Module):

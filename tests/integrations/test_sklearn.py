@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, PredefinedSplit
+from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier, VotingClassifier
+from sklearn.model_selection import GridSearchCV, PredefinedSplit, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -160,6 +161,8 @@ def test_weights_count_after_clipping_and_are_said(x: Any, y: Any) -> None:
     assert "record_weights" in words(made)
     with pytest.raises(ValueError, match="sample_weight has a value outside 0 to 1"):
         made.fit(x, y, sample_weight=np.full(RECORDS, 1.5))
+    with pytest.raises(ValueError, match="depend on all the others"):
+        made.fit(x, y, sample_weight=np.where(y, 2.0, 1.0) / np.where(y, 2.0, 1.0).sum())
 
 
 def test_methods_networks_and_optimizers_of_ones_own(x: Any, y: Any) -> None:
@@ -203,6 +206,40 @@ def test_a_search_says_what_it_costs(x: Any, y: Any, tmp_path: Path) -> None:
     assert best.total_epsilon_ > 2 > best.epsilon_
     assert "5 runs. Together that costs a record at most epsilon" in best.total_
     assert best.total_ in words(best)
+
+
+def test_estimators_that_fit_several_times_are_charged_for_each(
+    x: Any, y: Any, tmp_path: Path
+) -> None:
+    ledger = tmp_path / "people.ledger"
+    made = PrivateClassifier(classes=TWO, epsilon=1, delta=1e-4, epochs=1, ledger=ledger)
+    both = VotingClassifier([("one", made), ("other", clone(made))], voting="soft").fit(x, y)
+    first, second = (one.total_epsilon_ for one in both.estimators_)
+    assert first < second == pytest.approx(SharedLedger.read(ledger).epsilon(1e-4))
+    cross_val_predict(made, x, y, cv=PredefinedSplit(np.arange(RECORDS) % 2))
+    assert len(SharedLedger.read(ledger).runs()) == 4
+    made.fit(x, y).fit(x, y)  # a second fit begins anew, and costs as much
+    assert len(SharedLedger.read(ledger).runs()) == 6
+
+
+@pytest.mark.parametrize("kind", [BaggingClassifier, AdaBoostClassifier])
+def test_ensembles_that_weigh_or_repeat_records_are_refused(
+    kind: Any, x: Any, y: Any, tmp_path: Path
+) -> None:
+    """The one draws records several times; the weights of the other depend on all records."""
+    made = PrivateClassifier(classes=TWO, epochs=1)
+    with pytest.raises(ValueError, match=r"outside 0 to 1|depend on all the others"):
+        kind(made, n_estimators=2).fit(x, y)
+    charged = clone(made).set_params(ledger=tmp_path / "ledger")
+    with pytest.raises(ValueError, match=f"{kind.__name__}.* give one to each"):
+        kind(charged, n_estimators=2).fit(x, y)
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_there_is_no_fit_that_goes_on_with_another(x: Any, y: Any) -> None:
+    assert not hasattr(PrivateClassifier, "partial_fit")
+    with pytest.raises(ValueError, match="Invalid parameter 'warm_start'"):
+        PrivateClassifier().set_params(warm_start=True)
 
 
 def test_a_limit_of_the_ledger_holds(x: Any, y: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
@@ -25,7 +26,9 @@ peft = pytest.importorskip("peft")
 from accelerate.state import AcceleratorState, DistributedType, PartialState  # noqa: E402
 
 from plumbline.integrations.transformers_loss import own_loss, settle_problem_type  # noqa: E402
+from plumbline.integrations.transformers_refusals import _ALLOWED  # noqa: E402
 from plumbline.integrations.transformers_trainer import RUN_FILE, PrivateTrainer  # noqa: E402
+from plumbline.training import WeightsMoved  # noqa: E402
 
 RECORDS, STEPS = 24, 4
 METHOD = pl.methods.dpsgd(clip=1.0)
@@ -214,6 +217,8 @@ def test_a_run_is_neither_forgotten_nor_taken_back(tmp_path: Path) -> None:
     assert again.private.charged == 2
 
 
+# What older versions of peft say of a model without a name, which one from a config has not.
+@pytest.mark.filterwarnings("ignore:Could not find a config file in  - ")
 def test_lora_trains_the_adapter_alone(tmp_path: Path) -> None:
     config = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
     model = peft.get_peft_model(network(), config)
@@ -275,7 +280,6 @@ def test_the_loss_of_a_batch_is_that_of_each_record_alone() -> None:
         ("torch_compile", True),
         ("auto_find_batch_size", True),
         ("train_sampling_strategy", "group_by_length"),
-        ("group_by_length", True),
         ("deepspeed", {"zero": 1}),
         ("fsdp", True),
         ("data_seed", 1),
@@ -298,6 +302,85 @@ def test_a_setting_that_does_not_go_with_the_accounting_is_refused_before_any_ch
     with pytest.raises(ValueError, match=rf"nothing was charged\):\n- {name} is "):
         ready.train()
     assert ready.private is None
+
+
+FOLLOWED = """
+    adam_beta1 adam_beta2 adam_epsilon dataloader_multiprocessing_context dataloader_num_workers
+    dataloader_pin_memory dataloader_prefetch_factor ddp_backend ddp_timeout full_determinism
+    gradient_accumulation_steps learning_rate local_rank lr_scheduler_kwargs max_steps
+    num_train_epochs optim_args optim_target_modules output_dir per_device_train_batch_size
+    remove_unused_columns save_only_model save_steps save_strategy save_total_limit seed tf32
+    use_cache use_cpu warmup_steps weight_decay
+"""  # by the private run or by what the base class does before it
+LOOKED_AT = "accelerator_config lr_scheduler_type optim"  # by refuse, beside the table
+ELSEWHERE = """
+    batch_eval_metrics disable_tqdm do_eval do_predict do_train eval_accumulation_steps eval_delay
+    eval_do_concat_batches eval_on_start eval_steps eval_strategy eval_use_gather_object
+    greater_is_better hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy
+    hub_token include_for_metrics label_names load_best_model_at_end log_level log_level_replica
+    log_on_each_node logging_first_step logging_nan_inf_filter logging_steps logging_strategy
+    metric_for_best_model per_device_eval_batch_size prediction_loss_only project report_to
+    restore_callback_states_from_checkpoint resume_from_checkpoint run_name save_on_each_node
+    trackio_bucket_id trackio_space_id trackio_static_space_id
+"""  # of evaluation, logs and uploads, which touch neither weights nor batches
+OF_WHAT_IS_NOT_USED = """
+    average_tokens_across_devices dataloader_in_order dataloader_persistent_workers
+    ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph fsdp_config
+    gradient_checkpointing_kwargs length_column_name liger_kernel_config torch_compile_backend
+    torch_compile_mode
+"""  # of the base class's loss, loader, DDP and of settings that are refused
+
+
+def test_every_argument_of_this_version_was_judged() -> None:
+    """A new version's new argument fails here: is it followed, harmless, or to be refused?"""
+    groups = [text.split() for text in (FOLLOWED, LOOKED_AT, ELSEWHERE, OF_WHAT_IS_NOT_USED)]
+    judged = [*_ALLOWED, *(name for group in groups for name in group)]
+    assert len(judged) == len(set(judged))
+    assert {one.name for one in dataclasses.fields(transformers.TrainingArguments)} == set(judged)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"average_tokens_across_devices": False},
+        {"dataloader_persistent_workers": True, "dataloader_in_order": False},
+        {"ddp_find_unused_parameters": True, "ddp_static_graph": True},
+        {"gradient_checkpointing_kwargs": {"use_reentrant": True}},
+        {"fsdp_config": {"min_num_params": 1}, "liger_kernel_config": {"rope": True}},
+    ],
+    ids=lambda settings: "-".join(settings),
+)
+def test_an_argument_of_what_is_not_used_changes_nothing(
+    settings: dict[str, Any], whole: PrivateTrainer, tmp_path: Path
+) -> None:
+    made = trainer(tmp_path, settings={"seed": 3}, save_strategy="no", **settings)
+    made.train()
+    assert torch.equal(weights(made.model), weights(whole.model))
+
+
+@pytest.mark.parametrize("setting", ["torch_compile_backend", "torch_compile_mode"])
+@pytest.mark.usefixtures("launched")
+def test_how_to_compile_is_taken_for_a_wish_to(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("BACKEND", "MODE"):  # which the arguments set; restored afterwards
+        monkeypatch.setenv(f"ACCELERATE_DYNAMO_{name}", "no")
+    with pytest.raises(ValueError, match="torch_compile is True"):
+        trainer(tmp_path, **{setting: "default" if setting.endswith("mode") else "eager"})
+
+
+class Moves(transformers.TrainerCallback):  # type: ignore[misc]
+    def on_step_end(self, *_: Any, model: Any, **__: Any) -> None:
+        for weight in model.parameters():
+            weight.data.mul_(0.5)
+
+
+def test_a_callback_that_moves_the_weights_is_warned_of_and_stated(tmp_path: Path) -> None:
+    made = trainer(tmp_path, callbacks=[Moves()], save_strategy="no", max_steps=3)
+    with pytest.warns(WeightsMoved):
+        made.train()
+    assert made.private.moved == 2
+    assert "Before 2 of the steps" in " ".join(made.statement().split())
 
 
 @pytest.fixture(scope="module")
@@ -328,6 +411,13 @@ def test_parts_that_would_act_beside_the_step_are_refused(tmp_path: Path) -> Non
     optimizers = [torch.optim.SGD(network().parameters(), lr=0.1)] * 2
     with pytest.raises(ValueError, match="give one torch optimizer"):
         trainer(tmp_path, optimizers=(optimizers, None))
+
+
+def test_gradient_checkpointing_of_the_model_itself_is_refused(tmp_path: Path) -> None:
+    model = network()
+    model.gradient_checkpointing_enable()
+    with pytest.raises(ValueError, match="the model's gradient checkpointing is on"):
+        trainer(tmp_path, model)
 
 
 def test_a_trainer_with_a_step_or_sampler_of_its_own_is_refused(ready: PrivateTrainer) -> None:

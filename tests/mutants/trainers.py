@@ -88,6 +88,34 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "an optimizer that writes through .data, unseen",
+        "an old optimizer in a hook trains without noise, and no counter of torch's tells",
+        "training/parameters.py",
+        "for w, i in self._places]",
+        "for w, i in []]",
+        (
+            "training/test_own_weights.py::test_a_change_through_data_is_noticed_and_one_that_is_undone_is_not",
+        ),
+    ),
+    Mutant(
+        "a bad record that stops the run",
+        "anomaly detection stops at a record whose gradient is not finite, and shows it",
+        "gradients/opaque.py",
+        "    if torch.is_anomaly_enabled():\n",
+        "    if False:\n",
+        (
+            "gradients/test_opaque.py::test_anomaly_detection_which_would_stop_at_a_bad_record_is_refused_before_the_charge",
+        ),
+    ),
+    Mutant(
+        "weights divided by their sum",
+        "AdaBoost's weights, which depend on all records, are taken for those of a public rule",
+        "training/setup.py",
+        "    if divided and float(values.max()) < 1:\n",
+        "    if False:\n",
+        ("integrations/test_sklearn.py::test_weights_count_after_clipping_and_are_said",),
+    ),
+    Mutant(
         "an optimizer beside the run, forgotten",
         "a run that goes on no longer says that its weights were changed beside it",
         "training/checkpoint.py",

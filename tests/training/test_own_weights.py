@@ -49,6 +49,23 @@ def test_an_optimizer_beside_the_run_is_warned_of_once_and_stated(averaging: flo
     assert said(run) == run.moved == 3  # not before the first step
 
 
+def test_a_change_through_data_is_noticed_and_one_that_is_undone_is_not() -> None:
+    run = private()
+
+    def halve_once() -> None:
+        for batch in run:
+            run.step(batch)
+            for weight in run.model.parameters():
+                kept = weight.data.clone()
+                weight.data.mul_(0.5)
+                if run.steps_done != 2:  # as an average that is swapped in to be looked at
+                    weight.data.copy_(kept)
+
+    with pytest.warns(WeightsMoved):
+        halve_once()
+    assert said(run) == run.moved == 1
+
+
 def test_a_run_by_itself_says_nothing(tmp_path: Path) -> None:
     run = private(averaging=0.9, checkpoint=tmp_path / "run.pt", seed=None, deterministic=False)
     x, y = data()

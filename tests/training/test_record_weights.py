@@ -58,6 +58,7 @@ def test_one_record_never_moves_the_sum_by_more_than_the_bound() -> None:
     [
         (torch.full((RECORDS,), 1.01), "outside 0 to 1"),
         (torch.full((RECORDS,), -0.1), "outside 0 to 1"),
+        (torch.full((RECORDS,), 1 / RECORDS), "depend on all the others"),
         (torch.full((RECORDS,), float("nan")), "outside 0 to 1"),
         (torch.ones(3), "one for each"),
     ],

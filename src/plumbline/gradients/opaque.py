@@ -1,9 +1,10 @@
-"""What is refused before it runs: compiled and scripted code, and ``autocast`` around a capture.
+"""What is refused before it runs: compiled and scripted code, and modes of torch around a capture.
 
 Compiled code hides what flows through its layers, so that nobody could tell one record's gradient
 from another's. Norms and sums of gradients are computed after the model has run, in the precision
 that their proven rounding bounds assume; under ``autocast`` torch would round them to 8 bits.
-Inside the model or the loss it is welcome: there it ends before they are computed.
+Inside the model or the loss it is welcome: there it ends before they are computed. Anomaly
+detection would stop a run at a record whose gradient is not finite, which is to count as zero.
 """
 
 from __future__ import annotations
@@ -68,6 +69,21 @@ def refuse_autocast() -> None:
             "torch.autocast is on around private training, where norms and sums of gradients would "
             "be rounded to 8 bits and a record could count for more than its bound. Put it inside "
             "the model's forward or the loss instead."
+        )
+
+
+def refuse_anomaly_detection() -> None:
+    """Refuses to go on under ``torch.autograd.detect_anomaly``.
+
+    Raises:
+        CaptureError: If it is on.
+    """
+    if torch.is_anomaly_enabled():
+        raise CaptureError(
+            "torch's anomaly detection is on (torch.autograd.detect_anomaly, or a trainer's "
+            "detect_anomaly). It stops at a record whose gradient is not finite, and so shows that "
+            "there is one; here such a record counts as zero. Turn it off, and look for the cause "
+            "with made-up records."
         )
 
 

@@ -99,7 +99,7 @@ class PrivateStrategy(SingleDeviceStrategy):
         self._settings = settings
         self._trainer: Trainer | None = None
         self._loader: Any = None
-        self._per_epoch = 0
+        self._steps = _Steps(0)
         self._took_over = False
 
     def setup(self, trainer: Trainer) -> None:
@@ -122,14 +122,16 @@ class PrivateStrategy(SingleDeviceStrategy):
             raise ValueError("There are several training loaders, and a run has one data set.")
         refuse_loader(dataloader)
         self._loader = dataloader
-        self._per_epoch = epoch_steps(
-            dataloader.dataset, dataloader.batch_size, self._budget["records"], self._settings
+        self._steps = _Steps(
+            epoch_steps(
+                dataloader.dataset, dataloader.batch_size, self._budget["records"], self._settings
+            )
         )
-        return _Steps(self._per_epoch)
+        return self._steps
 
     def on_train_start(self) -> None:
         assert self._trainer is not None
-        refuse_epoch(self._trainer, self._per_epoch)
+        refuse_epoch(self._trainer, self._steps)
         with self._place(self._trainer):
             self.private = self._begin(self._trainer)
         ahead = _counts(self._trainer)[0].total.completed
@@ -156,7 +158,8 @@ class PrivateStrategy(SingleDeviceStrategy):
             count.increment_completed()
         if counts[0].total.completed >= self.private.stop:
             self._trainer.should_stop = True
-        self._module.log("epsilon", self.private.epsilon(), prog_bar=True, batch_size=1)
+        if not self._trainer.barebones:  # which warns of each line that is logged
+            self._module.log("epsilon", self.private.epsilon(), prog_bar=True, batch_size=1)
 
     def teardown(self) -> None:
         if self._took_over:
@@ -187,7 +190,7 @@ class PrivateStrategy(SingleDeviceStrategy):
 
     def _begin(self, trainer: Trainer) -> Private:
         loader = self._loader
-        ends = (trainer.max_steps, (trainer.max_epochs or -1) * self._per_epoch)
+        ends = (trainer.max_steps, (trainer.max_epochs or -1) * len(self._steps))
         steps = min(end for end in ends if end >= 0)
         return make_private(
             self._module,

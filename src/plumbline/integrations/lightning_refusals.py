@@ -7,19 +7,28 @@ follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import inspect
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import (
+    BaseFinetuning,
     BatchSizeFinder,
+    DeviceStatsMonitor,
     GradientAccumulationScheduler,
     LearningRateFinder,
+    ModelPruning,
+    SpikeDetection,
     StochasticWeightAveraging,
+    ThroughputMonitor,
 )
+from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
+
+from plumbline.training.loaders import refuse_own_batches
 
 _SAMPLING = "batches are Poisson samples of all records, which is what the accounting is for"
 _SEVERAL = "for several processes use a plain loop under torchrun (docs/distributed.md)"
@@ -44,11 +53,18 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 """The values that are allowed, and why no others are."""
 
+_SAME_WEIGHTS = "the noise is calibrated for the same weights to the end: freeze them before fit"
+_SIZE = "what it measures of a step shows how many records it has; measure on made-up records"
 _CALLBACKS = {
     GradientAccumulationScheduler: _ALLOWED["accumulate_grad_batches"][1],
     BatchSizeFinder: "it trains on the records to try batch sizes, and each try costs privacy",
     LearningRateFinder: "it trains on the records to try rates, and each try costs privacy",
     StochasticWeightAveraging: "give averaging= to the strategy instead",
+    BaseFinetuning: f"it frees weights in the middle of the run; {_SAME_WEIGHTS}",
+    ModelPruning: f"it replaces weights in the middle of the run; {_SAME_WEIGHTS}",
+    SpikeDetection: "it reads the training loss, an exact value of private records",
+    DeviceStatsMonitor: _SIZE,
+    ThroughputMonitor: _SIZE,
 }
 _UPDATE = "the only update is private.step, and it shows no gradient"
 _TRANSFER = "records do not pass through it: do its work in the data set or in training_step"
@@ -81,13 +97,29 @@ def refuse_module(module: LightningModule, optimizers: list[Any], schedulers: li
 
 def refuse_loader(loader: Any) -> None:
     """Raises if the training loader chooses records or forms batches in a way of its own."""
-    _raise(_of_loader(loader))
+    if not isinstance(loader, DataLoader):
+        _raise([f"the training loader is a {type(loader).__name__}: give one torch DataLoader"])
+    if not hasattr(loader.dataset, "__len__"):
+        kind = type(loader.dataset).__name__
+        _raise([f"the data set, a {kind}, has no length: give one with numbered records"])
+    refuse_own_batches(loader)
+    if loader.drop_last:
+        _raise([f"the loader has drop_last=True: {_SAMPLING}"])
 
 
-def refuse_epoch(trainer: Trainer, steps: int) -> None:
-    """Raises if the trainer's epoch has another number of steps (1 is one batch, 1.0 all)."""
-    found, limit = trainer.num_training_batches, trainer.limit_train_batches
+def refuse_epoch(trainer: Trainer, loader: Sized) -> None:
+    """Raises if the trainer's epoch is not all of one loader's steps.
+
+    Args:
+        trainer: The trainer.
+        loader: What the strategy has put in the training loader's place.
+    """
+    if trainer.train_dataloader is not loader:
+        kind = type(trainer.train_dataloader).__name__
+        _raise([f"the training loader is in a {kind}: give one torch DataLoader by itself"])
+    steps, found = len(loader), trainer.num_training_batches
     if found != steps:
+        limit = trainer.limit_train_batches  # 1 is one batch, 1.0 all
         reason = _ALLOWED["limit_train_batches"][1]
         _raise([f"limit_train_batches is {limit!r}, {found} of an epoch's {steps} steps: {reason}"])
 
@@ -108,6 +140,9 @@ def _of_trainer(trainer: Trainer) -> Iterator[str]:
         yield f"there are {devices} devices, and one would be used: {_SEVERAL}; or give devices=1"
     if trainer.max_steps == -1 and trainer.max_epochs in (None, -1):
         yield "the run has no end: give max_epochs or max_steps, for which the noise is calibrated"
+    profiler = trainer.profiler  # type: ignore[attr-defined]
+    if not isinstance(profiler, PassThroughProfiler):
+        yield f"there is a {type(profiler).__name__}: {_SIZE}"
     yield from _transfers(trainer.datamodule)  # type: ignore[attr-defined]
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         for kind, reason in _CALLBACKS.items():
@@ -137,6 +172,8 @@ def _of_module(
     for name, reason in _OWN_METHODS.items():
         if is_overridden(name, module):
             yield f"{type(module).__name__} has {name} of its own: {reason}"
+    if "dataloader_iter" in inspect.signature(module.training_step).parameters:
+        yield f"training_step takes batches from dataloader_iter itself: {_SAMPLING}"
     yield from _transfers(module)
     if getattr(module, "_compiler_ctx", None) is not None:
         yield "the module is compiled: nobody can see which records a compiled model mixes"
@@ -146,21 +183,3 @@ def _transfers(owner: Any) -> Iterator[str]:
     for name in _TRANSFERS:
         if owner is not None and is_overridden(name, owner):
             yield f"{type(owner).__name__} has {name} of its own: {_TRANSFER}"
-
-
-def _of_loader(loader: Any) -> Iterator[str]:
-    if not isinstance(loader, DataLoader):
-        yield f"the training loader is a {type(loader).__name__}: give one torch DataLoader"
-        return
-    if type(loader.batch_sampler) is not BatchSampler:
-        yield f"the loader has a batch_sampler of its own: {_SAMPLING}"
-    sampler = loader.sampler
-    plain = type(sampler) is SequentialSampler or (
-        type(sampler) is RandomSampler
-        and not sampler.replacement
-        and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
-    )
-    if not plain:
-        yield f"the loader has a {type(sampler).__name__}: {_SAMPLING}"
-    if loader.drop_last:
-        yield f"the loader has drop_last=True: {_SAMPLING}"

@@ -27,6 +27,7 @@ from plumbline.mechanism.shared_ledger import SharedLedger
 from plumbline.methods import Method, find
 from plumbline.objectives import OPTIMIZERS, OptimizerMaker
 from plumbline.private_training import make_private
+from plumbline.training.setup import require_own_weights
 
 Build = Callable[..., nn.Module]
 Ranges = tuple[float, float] | Sequence[tuple[float, float]]
@@ -80,17 +81,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         seed = self._seed()
         if seed is not None and self.ledger is not None:
             raise ValueError(
-                "random_state is given beside a ledger. Fits that share a seed share their "
+                "random_state is given beside a ledger (BaggingClassifier and AdaBoostClassifier "
+                "give one to each of their estimators). Fits that share a seed share their "
                 "batches, so what they cost together has no bound. Leave one of the two out."
             )
         weights = None
         if sample_weight is not None:
             weights = torch.tensor(_check_sample_weight(sample_weight, x, dtype=np.float64))
-            if not bool(((weights >= 0) & (weights <= 1)).all()):
-                raise ValueError(
-                    "sample_weight has a value outside 0 to 1: a record would count for more than "
-                    "its bound. Divide all of them by the largest that the rule can give."
-                )
+            require_own_weights("sample_weight", weights)
         split = Split(self._inputs(x), target)
         declared = () if self.ranges is None else ("the ranges of the features",)
         split.stated, split.not_covered = (*declared, *stated), tuple(not_covered)

@@ -37,7 +37,6 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "auto_find_batch_size": ((False,), "the batch size is a public constant of the accounting"),
     "train_sampling_strategy": (("random",), _SAMPLING),
-    "group_by_length": ((False,), _SAMPLING),
     "data_seed": ((None,), "give settings={'seed': ...}, and read what the statement says of it"),
     "dataloader_drop_last": ((False,), _SAMPLING),
     "neftune_noise_alpha": ((None,), "its noise on embeddings is not added here"),
@@ -119,6 +118,8 @@ def _parts(trainer: Any) -> Iterator[str]:
     optimizer = trainer.optimizer
     if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
         yield f"the optimizer is a {type(optimizer).__name__}: give one torch optimizer"
+    if getattr(trainer.model, "is_gradient_checkpointing", False):
+        yield f"the model's gradient checkpointing is on: {_ALLOWED['gradient_checkpointing'][1]}"
     if trainer.compute_loss_func is not None:
         yield f"compute_loss_func is given: {_OWN_METHODS['compute_loss']}"
     if isinstance(trainer.data_collator, DataCollatorWithFlattening):

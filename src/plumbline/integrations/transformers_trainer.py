@@ -229,7 +229,7 @@ class PrivateTrainer(Trainer):
             num_workers=args.dataloader_num_workers,
             prefetch_factor=args.dataloader_prefetch_factor,
             pin_memory=args.dataloader_pin_memory,
-            multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
+            multiprocessing_context=args.dataloader_multiprocessing_context,
         )
 
     @property

@@ -37,7 +37,7 @@ def without_loader(given: Mapping[str, Any]) -> dict[str, Any]:
     loader, budget = given["dataset"], given["budget"]
     if not isinstance(loader, DataLoader):
         return dict(given)
-    _refuse_own_batches(loader)
+    refuse_own_batches(loader)
     collate = given["collate"]
     if loader.collate_fn is not default_collate:
         if collate is not None:
@@ -90,8 +90,12 @@ def _replaced(loader: DataLoader[Any], same: bool) -> str:
     )
 
 
-def _refuse_own_batches(loader: DataLoader[Any]) -> None:
-    """Refuses what decides about the records of a batch in another way than is accounted for."""
+def refuse_own_batches(loader: DataLoader[Any]) -> None:
+    """Refuses what decides about the records of a batch in another way than is accounted for.
+
+    Raises:
+        ValueError: With what to give instead.
+    """
     if isinstance(loader.dataset, IterableDataset):
         return  # which is refused as such
     own = "which is not what is accounted for"

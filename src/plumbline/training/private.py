@@ -28,7 +28,7 @@ from plumbline.clipping import Program
 from plumbline.compiled import run_of
 from plumbline.evaluation import Views
 from plumbline.gradients.model_parts import parts_of
-from plumbline.gradients.opaque import refuse_autocast
+from plumbline.gradients.opaque import refuse_anomaly_detection, refuse_autocast
 from plumbline.gradients.programs import Programs, Trust
 from plumbline.gradients.state_watch import StateWatch
 from plumbline.mechanism.accountant import EpsilonCurve
@@ -268,6 +268,7 @@ class Private:
         try:
             with self.ranks.failing_together(), run_of(self.plan.steps):
                 refuse_autocast()
+                refuse_anomaly_detection()
                 self._step(batch)
         except BaseException:
             self._fetching.close()

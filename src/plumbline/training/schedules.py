@@ -26,6 +26,11 @@ class Schedules:
                     "cannot step it, and what it measures on private records is not covered. "
                     "Leave it out and step it in your loop, or use a schedule of the steps alone."
                 )
+            if type(scheduler).__name__ == "AcceleratedScheduler":
+                raise ValueError(
+                    "A scheduler was prepared by accelerate, which steps it once for each process. "
+                    "Give the plain one, and leave it out of accelerator.prepare."
+                )
         self._schedulers = schedulers
         self._left: list[Any] | None = None  # where the last step left them
 

@@ -7,6 +7,7 @@ recognise the run.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from plumbline.checks import check_decay
 from plumbline.gradients import Isolation
-from plumbline.gradients.opaque import refuse_autocast, refuse_opaque
+from plumbline.gradients.opaque import refuse_anomaly_detection, refuse_autocast, refuse_opaque
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger
@@ -78,6 +79,7 @@ class Setup:
     def __post_init__(self) -> None:
         _check_kinds(self.method, self.ledger)
         refuse_autocast()
+        refuse_anomaly_detection()
         _refuse_wrapped(self.model)
         refuse_opaque(self.model)
         refuse_opaque(self.loss, "The loss")
@@ -347,12 +349,28 @@ def _weights(given: Any, records: int) -> Tensor | None:
             f"record_weights has shape {tuple(values.shape)}; give one for each of the {records} "
             "records."
         )
+    require_own_weights("record_weights", values)
+    return values
+
+
+def require_own_weights(name: str, values: Tensor) -> None:
+    """Refuses weights of records, ``[n]``, that cannot be a public rule's answers to each alone.
+
+    Raises:
+        ValueError: Naming the argument.
+    """
     if not bool(((values >= 0) & (values <= 1)).all()):
         raise ValueError(
-            "record_weights has a value outside 0 to 1: a record would count for more than its "
-            "bound. Divide all of them by the largest."
+            f"{name} has a value outside 0 to 1: a record would count for more than its bound. "
+            "Divide all of them by the largest that the rule can give."
         )
-    return values
+    divided = math.isclose(float(values.sum()), 1, rel_tol=1e-6)  # in float32 too
+    if divided and float(values.max()) < 1:
+        raise ValueError(
+            f"{name} adds up to 1: whoever divided it by its sum, as AdaBoostClassifier does, made "
+            "every record's weight depend on all the others. Give what a public rule gives to each "
+            "record alone."
+        )
 
 
 def _groups(features: Any, records: int) -> Tensor | None:
