@@ -228,3 +228,17 @@ def test_a_table_from_another_country(call: Called, tmp_path: Path) -> None:
     assert read_encoding(run / "encoding.json").columns[0].name == "alter"
     assert call("predict", run, "--data", "other.csv") == 0  # in the form of the training
     assert not call.err
+
+
+def test_names_do_nothing_to_a_terminal(call: Called, tmp_path: Path) -> None:
+    """An escape in a header, in a class and in an error is shown."""
+    file = tmp_path / "odd.csv"
+    cells = (f"{place},{'ye' if place % 2 else 'no'}\x1b[31ms" for place in range(60))
+    file.write_text("\n".join(["size\x1b]0;owned\x07,came \x9bback", *cells]) + "\n")
+    assert call("data", "look", file, "--target", "came \x9bback") == 0
+    assert r"size\x1b]0;owned" in call.out
+    assert r"came \x9bback is" in call.out
+    assert r"ye\x1b[31ms" in call.out
+    assert call("data", "look", file, "--target", "si\x1bze") == 2
+    assert r"si\x1bze" in call.err
+    assert not {"\x1b", "\x07", "\x9b"} & {*call.out, *call.err}
