@@ -86,6 +86,10 @@ def test_all_obstacles_are_one_error_and_nothing_is_charged(call: Called, tmp_pa
         assert "Add to the command: --date admitted=dmy" in call.err
         assert call.err.count("plumbline: ") == 1
         assert nothing_charged(tmp_path)
+    assert call(*RUN, "--from-data", "--separator", ",", "--date", "admitted=dmy") == 2
+    added = call.err.partition("Add to the command: ")[2].split()
+    assert "--hash" in added
+    assert not {"--separator", "--date", "--categories"} & {*added}  # given, or not in the way
 
 
 def test_dropped_rows_are_counted_and_said(call: Called) -> None:
