@@ -53,6 +53,7 @@ def words(study: Study) -> list[str]:
         _clipping(study),
         _best(study),
         epsilons(study),
+        _schema(study),
         _unprotected(study),
         _together(study),
         _left_out(study),
@@ -298,6 +299,18 @@ def _unprotected(study: Study) -> str:
         return ""
     have = "has" if len(names) == 1 else "have"
     return f"{listed(names)} {have} no privacy guarantee, whatever noise there is."
+
+
+def _schema(study: Study) -> str:
+    """That the table's schema was found privately, which no row of a comparison is without."""
+    if study.single or study.recipe.data.found is None:
+        return ""
+    return (
+        "What was not declared of the table was found privately, and every row learns from that, "
+        "the one without privacy too: what a range that is too narrow or a column that was left "
+        "out costs is not in these numbers. Declare what you know to see it (`plumbline data "
+        "schema`)."
+    )
 
 
 def _left_out(study: Study) -> str:
