@@ -116,6 +116,8 @@ def _settings(study: Study) -> str:
         return ""
     rates = [study.spec(one).optimizer.learning_rate for one in (title, other)]
     only_rate = study.part(title).settings == study.part(other).settings
+    if only_rate and rates[0] == rates[1]:
+        return ""  # the search found the settings that there were
     what = "the learning rate" if only_rate else "its settings"
     changed = f"at learning rate {rates[1]:g} instead of {rates[0]:g}"
     part = (old - new) / old
