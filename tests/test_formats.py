@@ -1,6 +1,8 @@
 """Numbers as text, and a dash for what is not there."""
 
+import html
 import math
+import re
 
 import pytest
 
@@ -38,3 +40,25 @@ def test_a_table_in_markdown() -> None:
     rows = [[formats.cell("a|b\nc"), "1"], ["d", "2"]]
     shown = "| name | n |\n| --- | --- |\n| a\\|b c | 1 |\n| d | 2 |"
     assert formats.markdown(["name", "n"], rows) == shown
+
+
+def test_markdown_shows_a_name_as_it_is() -> None:
+    name = "a_b | <img src=x> [c](d) `e` *f* _g_ &lt; ~~h~~ \\|"
+    said = formats.cell(f"{name}\n# \x1b[31m\u202e")
+    markdown_it = pytest.importorskip("markdown_it")
+    page = markdown_it.MarkdownIt("gfm-like", {"linkify": False}).render(
+        formats.markdown(["name"], [[said]])
+    )
+    (inside,) = re.findall("<td>(.*)</td>", page)
+    assert html.unescape(inside) == rf"{name} # \x1b[31m\u202e"
+
+
+def test_a_block_of_code_holds_any_text() -> None:
+    text = "a\n```\n# b\n````\nc"
+    markdown_it = pytest.importorskip("markdown_it")
+    page = markdown_it.MarkdownIt().render(formats.fenced(text, "text"))
+    assert page == f'<pre><code class="language-text">{text}\n</code></pre>\n'
+
+
+def test_control_characters_are_shown() -> None:
+    assert formats.shown("a\x1b]0;b\x07\x9b31m\r\tc\nd é") == r"a\x1b]0;b\x07\x9b31m\r" + "\tc\nd é"

@@ -7,9 +7,12 @@ the reason as text), which is shown as a dash; and, where it has one, the standa
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 MISSING = "–"
+_SPECIAL = re.compile(r"[\\`*\[\]<|~&#]|(?<!\w)_|_(?!\w)")  # to Markdown
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def finite(value: object) -> float | None:
@@ -92,8 +95,24 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def cell(text: str) -> str:
-    """Text that stays within its cell of a table in Markdown."""
-    return " ".join(text.replace("|", "\\|").split())
+    """Text that Markdown shows as it is, on one line, in a table or beside one."""
+    line = " ".join(shown(text).split())
+    return _SPECIAL.sub(r"\\\g<0>", line)
+
+
+def fenced(text: str, language: str) -> str:
+    """Text as a block of code in Markdown, whatever it holds."""
+    runs = [len(run) for run in re.findall("`+", text)]
+    fence = "`" * max(3, 1 + max(runs, default=0))
+    return f"{fence}{language}\n{text.strip()}\n{fence}"
+
+
+def shown(text: str) -> str:
+    r"""Text whose control characters are shown, as ``\x1b``, and do nothing to a terminal.
+
+    Those that change the direction of what follows are among them. Lines stay lines.
+    """
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def _beside(value: object, error: object, scale: float, digits: int, unit: str) -> str:

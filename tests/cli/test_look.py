@@ -86,6 +86,10 @@ def test_all_obstacles_are_one_error_and_nothing_is_charged(call: Called, tmp_pa
         assert "Add to the command: --date admitted=dmy" in call.err
         assert call.err.count("plumbline: ") == 1
         assert nothing_charged(tmp_path)
+    assert call(*RUN, "--from-data", "--separator", ",", "--date", "admitted=dmy") == 2
+    added = call.err.partition("Add to the command: ")[2].split()
+    assert "--hash" in added
+    assert not {"--separator", "--date", "--categories"} & {*added}  # given, or not in the way
 
 
 def test_dropped_rows_are_counted_and_said(call: Called) -> None:
@@ -228,3 +232,17 @@ def test_a_table_from_another_country(call: Called, tmp_path: Path) -> None:
     assert read_encoding(run / "encoding.json").columns[0].name == "alter"
     assert call("predict", run, "--data", "other.csv") == 0  # in the form of the training
     assert not call.err
+
+
+def test_names_do_nothing_to_a_terminal(call: Called, tmp_path: Path) -> None:
+    """An escape in a header, in a class and in an error is shown."""
+    file = tmp_path / "odd.csv"
+    cells = (f"{place},{'ye' if place % 2 else 'no'}\x1b[31ms" for place in range(60))
+    file.write_text("\n".join(["size\x1b]0;owned\x07,came \x9bback", *cells]) + "\n")
+    assert call("data", "look", file, "--target", "came \x9bback") == 0
+    assert r"size\x1b]0;owned" in call.out
+    assert r"came \x9bback is" in call.out
+    assert r"ye\x1b[31ms" in call.out
+    assert call("data", "look", file, "--target", "si\x1bze") == 2
+    assert r"si\x1bze" in call.err
+    assert not {"\x1b", "\x07", "\x9b"} & {*call.out, *call.err}

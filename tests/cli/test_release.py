@@ -63,6 +63,8 @@ def stored_folder(call: Called) -> Path:
 
 
 def test_the_same_rows_elsewhere_and_a_limit(call: Called, tmp_path: Path) -> None:
+    assert call(*RUN, "--epsilon", "2", "--limit", "1") == 1
+    assert "Nothing was charged" in call.err  # and the limit is not kept
     assert call(*RUN, "--epsilon", "2", "--limit", "3") == 0
     (folder,) = (tmp_path / "runs" / "patients").iterdir()
     assert call("release", folder, "--json") == 0
@@ -73,6 +75,7 @@ def test_the_same_rows_elsewhere_and_a_limit(call: Called, tmp_path: Path) -> No
         stream.writelines(f"{30 + k},east,{k},no\n" for k in range(60))
     assert call(*moved, "--epsilon", "8") == 1
     assert "Nothing was charged" in call.err
+    assert "by the limit that is kept in" in call.err
     assert not Path("runs/moved").exists()
     assert call(*moved, "--epsilon", "2.9") == 1  # not by itself, but with what is released
     assert "moved.csv has the rows of patients.csv and others" in call.err

@@ -140,6 +140,18 @@ def test_a_number_is_compared_with_the_mean() -> None:
     assert gap_words(good) == "The error (RMSE) differs by 5 between groups (1, 0)."
 
 
+def test_a_gap_in_error_that_the_spread_explains_is_called_that() -> None:
+    group = np.arange(400) // 200
+    labels = np.tile(np.linspace(-1, 1, 200), 2) * np.where(group, 300, 100)
+    alike = evaluate(NumberOutcomes(labels, 0.5 * labels), sensitive_features=group)
+    size = 0.5 * (300 - 100) * np.sqrt(np.mean(np.linspace(-1, 1, 200) ** 2))
+    assert gap_words(alike) == (
+        f"The error (RMSE) differs by {size:.3g} between groups (1, 0), which the spread of their "
+        "values explains: if it explained the same share of the variance in all groups, it would "
+        f"differ by {size:.3g}."
+    )
+
+
 @pytest.mark.parametrize(
     ("overall", "main", "beside"),
     [

@@ -100,7 +100,7 @@ MUTANTS = (
         "seed on the card",
         "the card of an exported model has the seed, and with it the noise of a seeded run",
         "experiments/model_card.py",
-        "recipe.toml(without=('seeds',))",
+        'recipe.toml(without=("seeds",))',
         "recipe.toml()",
         (f"{_TEST}::test_a_model_that_is_not_safe_to_ship",),
     ),

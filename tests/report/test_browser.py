@@ -202,6 +202,12 @@ def test_a_phone_has_no_sideways_scroll(opened: Open, theme: str) -> None:
     shot(driver, f"phone-{theme}")
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_comparison_shows_its_first_figure_above_the_fold(opened: Open, theme: str) -> None:
+    place = "return document.querySelector('.hero .plot').getBoundingClientRect().top"
+    assert opened(theme=theme).execute_script(place) < 900 - 200
+
+
 @pytest.fixture(scope="session")
 def single(folder: Path) -> Path:
     """The page of one of its runs."""

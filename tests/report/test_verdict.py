@@ -1,11 +1,13 @@
 """The verdict says what the numbers support, and no more."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from plumbline.experiments.recipe import FoundPart
 from plumbline.report import read, words
 from plumbline.report.choosing import best, diagnosis, reference
 from plumbline.report.reading import Study
@@ -209,7 +211,9 @@ def test_where_nothing_is_learned_that_is_the_news(tmp_path: Path) -> None:
 
 def test_where_accuracy_does_not_tell_the_auc_does(tmp_path: Path) -> None:
     study = one_class_for_all(tmp_path / "c", free=0.8, private=0.7)
-    assert [one.value for one in tiles_of(study)[1:4]] == ["0.800", "0.700", "0.500"]
+    free, private = tiles_of(study)[1:3]
+    assert (free.value, free.beside) == ("0.800", "AUC, where 0.5 is guessing")
+    assert (private.value, private.name) == ("0.700", "best private")
     found = words(study)
     assert found[0].startswith("Privacy costs 0.100 of AUC. At epsilon 3.40")
     assert "None of the methods beats the accuracy of one class for all (90.0%)" in found[1]
@@ -217,3 +221,13 @@ def test_where_accuracy_does_not_tell_the_auc_does(tmp_path: Path) -> None:
     assert "(--threshold auto)" in found[1]
     assert any("method here ranks records better than dpsgd (0.700" in one for one in found)
     assert not any("settings" in one for one in found)  # of which accuracy does not tell
+
+
+def test_where_the_schema_was_found_the_free_row_has_it_too(tmp_path: Path) -> None:
+    study = one_class_for_all(tmp_path / "c", free=0.8, private=0.7)
+    told = "found privately, and every row learns from that, the one without privacy too"
+    assert told not in " ".join(words(study))
+    found = FoundPart.model_construct(run="schema-1", columns=("age",))
+    data = study.recipe.data.model_copy(update={"found": found})
+    recipe = study.recipe.model_copy(update={"data": data})
+    assert told in " ".join(words(dataclasses.replace(study, recipe=recipe)))

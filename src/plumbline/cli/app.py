@@ -15,14 +15,17 @@ import os
 import shlex
 import sys
 import textwrap
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from plumbline.formats import shown
 from plumbline.results import to_json
 
 app = typer.Typer(
@@ -35,10 +38,25 @@ app = typer.Typer(
     epilog="A first look: [bold]plumbline compare demo[/bold]. Every command has examples: "
     "[bold]plumbline train --help[/bold].",
 )
-console = Console(markup=False)  # names of columns, groups and classes are text
+
+
+class _Console(Console):
+    """Names of columns, groups and classes are text: neither markup nor control characters act."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else shown(text), style, control)
+
+
+console = _Console()
 """For results."""
 
-aside = Console(stderr=True, markup=False)
+aside = _Console(stderr=True)
 """For progress and errors: what is piped on stays clean."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
@@ -124,11 +142,11 @@ def show_statement(text: str) -> None:
 
 def table(*columns: str, numbers: bool = True) -> Table:
     """A plain table: the first column is the name, the others are right-aligned numbers."""
-    shown = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for place, column in enumerate(columns):
         right = numbers and place > 0
-        shown.add_column(column, justify="right" if right else "left", no_wrap=place == 0)
-    return shown
+        made.add_column(column, justify="right" if right else "left", no_wrap=place == 0)
+    return made
 
 
 def same_command() -> str:

@@ -173,7 +173,8 @@ def _found_privately(seen: TableLook) -> str:
     }
     if seen.target is None or seen.stuck:
         return ""
-    form: dict[str, Any] = {option.strip("-"): value for option, value in seen.options.items()}
+    read = {**seen.options, **seen.given}
+    form: dict[str, Any] = {option.strip("-"): value for option, value in read.items()}
     try:
         plan = plan_table(
             seen.path,

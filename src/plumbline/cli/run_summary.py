@@ -169,4 +169,4 @@ def _show_next(found: Trained, page: Path | None) -> None:
     lines.append(("ship it", f"plumbline export {folder}"))
     console.print()
     for what, line in lines:
-        console.print(f"{what}:  {line}", highlight=False, soft_wrap=True)
+        console.print(f"{f'{what}:':<10} {line}", highlight=False, soft_wrap=True)

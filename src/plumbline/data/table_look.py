@@ -43,6 +43,7 @@ class TableLook:
         columns: Its columns, in the order of the file.
         problems: What is wrong with the file as a whole.
         options: What says so on the command line.
+        given: How the file was read, as on the command line.
         target, sensitive: As they were given.
         classes: How many rows each class has, if there are few.
         stuck: Whether something is wrong that no option mends.
@@ -53,6 +54,7 @@ class TableLook:
     columns: tuple[ColumnTally, ...]
     problems: tuple[str, ...]
     options: Mapping[str, str]
+    given: Mapping[str, str]
     target: str | None
     sensitive: tuple[str, ...]
     classes: Mapping[str, int]
@@ -81,8 +83,9 @@ class TableLook:
         if not lines:
             return ""
         listed = "\n".join(f"- {line}" for line in lines)
-        added = f"\nAdd to the command: {shlex.join(self._added)}" if self._added else ""
-        return f"All that stands in the way:\n{listed}{added}"
+        added = _words(self.options, (one for one in self.columns if one.wrong and not one.remark))
+        more = f"\nAdd to the command: {shlex.join(added)}" if added else ""
+        return f"All that stands in the way:\n{listed}{more}"
 
     @property
     def command(self) -> str:
@@ -91,21 +94,7 @@ class TableLook:
         words += ["--target", self.target or "COLUMN"]
         for name in self.sensitive:
             words += ["--sensitive", name]
-        return shlex.join([*words, *self._added])
-
-    @property
-    def _added(self) -> list[str]:
-        words = list[str]()
-        lists: dict[str, list[str]] = {"--categorical": [], "--drop": []}
-        pairs = [*self.options.items(), *(pair for one in self.columns for pair in one.options)]
-        for option, value in dict.fromkeys(pairs):  # of several columns, each once
-            if option in lists:
-                lists[option].append(_quoted(value))
-            else:
-                words += [option, value]
-        for option, names in lists.items():
-            words += [option, ",".join(names)] if names else []
-        return words
+        return shlex.join([*words, *_words({**self.options, **self.given}, self.columns)])
 
 
 def look_at(
@@ -182,12 +171,12 @@ def look_at(
         elif name in sensitive:
             seen = as_groups(seen, tally.values)
         columns.append(seen)
-    for option, value in form.options.items():
-        options.setdefault(f"--{option}", value)
+    given = {f"--{option}": value for option, value in form.options.items()}
+    given = {k: v for k, v in given.items() if k not in options}
     classes = tallies[target].values if target is not None else None
     few = classes is not None and len(classes) <= MANY_CLASSES
     return TableLook(
-        path, rows, tuple(columns), tuple(problems), options, target, tuple(sensitive),
+        path, rows, tuple(columns), tuple(problems), options, given, target, tuple(sensitive),
         dict((classes or Counter()).most_common()) if few else {},
         bool(ragged) or bare or any(c.wrong and not (c.remark or c.options) for c in columns),
     )  # fmt: skip
@@ -220,6 +209,21 @@ def _tallied(
             tallies[name].add(cells)
         rows += len(cells)
     return tallies, rows
+
+
+def _words(options: Mapping[str, str], columns: Iterable[ColumnTally]) -> list[str]:
+    """Options of the file and of columns, as the words of a command."""
+    words = list[str]()
+    lists: dict[str, list[str]] = {"--categorical": [], "--drop": []}
+    pairs = [*options.items(), *(pair for one in columns for pair in one.options)]
+    for option, value in dict.fromkeys(pairs):  # of several columns, each once
+        if option in lists:
+            lists[option].append(_quoted(value))
+        else:
+            words += [option, value]
+    for option, names in lists.items():
+        words += [option, ",".join(names)] if names else []
+    return words
 
 
 def _quoted(name: str) -> str:

@@ -261,7 +261,8 @@ class Tally:
             )
         if odd:
             advice = (
-                f"They count as missing; if they are categories, say --categorical {self.name}."
+                f"{'It counts' if odd == 1 else 'They count'} as missing; if the column holds "
+                f"categories, say --categorical {self.name}."
             )
             return found.noting(words, advice, remark=True)
         return found

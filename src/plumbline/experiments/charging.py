@@ -18,6 +18,7 @@ from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.table_ledgers import ledgers_of
 from plumbline.mechanism.calibration import Plan
 from plumbline.mechanism.ledger import BudgetExceeded, Ledger, LedgerError
+from plumbline.mechanism.ledger_limit import BudgetGuard
 from plumbline.mechanism.run_ledger import RunLedger
 from plumbline.mechanism.shared_ledger import BEFORE, SharedLedger
 from plumbline.training.distributed import Ranks
@@ -97,18 +98,22 @@ def apply_limit(
             f"The limit is {limit:g}, and these data have no ledger that all their runs share, as "
             "a table has: name one with --ledger (in Python, ledger=)."
         )
+    given = None if limit is None else BudgetGuard((float(limit), delta)).limit  # checks it
+    epsilon = recipe.budget.epsilon if to_release and recipe.methods[0].private else None
     for path in paths:
-        if limit is not None:
-            with SharedLedger.open(path) as book:
-                book.limit_released((limit, delta))
-        known = SharedLedger.read(path).released_limit if path.is_file() else None
-        epsilon = recipe.budget.epsilon if to_release and recipe.methods[0].private else None
-        if known is not None and epsilon is not None and epsilon > known[0] and delta >= known[1]:
+        kept = SharedLedger.read(path).released_limit if path.is_file() else None
+        most = kept or given
+        if most is not None and epsilon is not None and epsilon > most[0] and delta >= most[1]:
+            before = "" if kept is None else f", by the limit that is kept in {path}"
             raise BudgetExceeded(
                 f"the run may cost epsilon {epsilon:g}, and all models on these records that are "
-                f"released may cost {known[0]:g} together (delta {known[1]:g}): its model could "
-                "not be released. Nothing was charged: give a smaller --epsilon"
+                f"released may cost {most[0]:g} together (delta {most[1]:g}){before}: its model "
+                "could not be released. Nothing was charged: give a smaller --epsilon"
             )
+    if given is not None:
+        for path in paths:
+            with SharedLedger.open(path) as book:
+                book.limit_released(given)
 
 
 def require_releasable(ledger: Ledger, run: str, plan: Plan) -> None:

@@ -39,7 +39,7 @@ from plumbline.fairness import (
 from plumbline.fairness.evaluating import BY_NAME, written
 from plumbline.fairness.metrics import LOSS
 from plumbline.fairness.remarks import beside_main
-from plumbline.formats import markdown, number, points
+from plumbline.formats import cell, markdown, number, points
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.training.run_identity import Facts, differences, facts_of
 
@@ -104,11 +104,11 @@ class ComparisonTable:
         more = [name for name in beside_main(overall) if name != LOSS]
         title = BY_NAME[main].title
         head = ["method", "epsilon", title, *(BY_NAME[name].title for name in more), "loss"]
-        head += [f"{title} {group}" for group in groups] + [f"loss {group}" for group in groups]
-        head += [f"pi {group}" for group in groups] + ["p", "s"]
+        head += [f"{what} {cell(group)}" for what in (title, "loss", "pi") for group in groups]
+        head += ["p", "s"]
         lines = []
         for row in self.rows:
-            cells = [row.title, rounded_up(row.epsilon)]
+            cells = [cell(row.title), rounded_up(row.epsilon)]
             cells.append(_shown(points, row.seeds.overall[main]))
             for name in more:
                 one = row.seeds.overall[name]

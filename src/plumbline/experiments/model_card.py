@@ -20,7 +20,7 @@ from plumbline.experiments.table_remarks import table_remarks
 from plumbline.experiments.verification import CONTRADICTED, NEVER, UNKNOWN, Verification
 from plumbline.fairness import NOT_COVERED, remarks
 from plumbline.fairness.evaluating import BY_NAME
-from plumbline.formats import cell, markdown, number
+from plumbline.formats import cell, fenced, markdown, number
 from plumbline.mechanism.rounding import rounded_up
 from plumbline.mechanism.statement import GIVEN
 
@@ -68,10 +68,10 @@ def model_card(found: Verification, *, metrics: bool = True, use: str | None = N
     measured = f"{_by_group(claim.result['report'])}\n\n{_remarks(found)}"
     sections = [
         f"---\n{_front_matter(found, title, metrics)}---",
-        f"# {title}",
+        f"# {cell(title)}",
         _summary(found),
         *([f"## How to use it\n\n{use}"] if exported else []),
-        "## Privacy statement\n\n```text\n" + claim.result["statement"].strip() + "\n```",
+        f"## Privacy statement\n\n{fenced(claim.result['statement'], 'text')}",
         f"## Metrics by group\n\n{measured if metrics else _NO_METRICS}",
         f"## Settings{'' if exported else ' and how to repeat it'}\n\n{_settings(found, exported)}",
         f"## What was verified\n\n{_verified(found)}",
@@ -179,11 +179,11 @@ def _settings(found: Verification, exported: bool) -> str:
         data = spec.data.model_copy(update={"options": own})
         row = spec.method.model_copy(update={"data": None})
         recipe = spec.recipe.model_copy(update={"data": data, "methods": (row,)})
-        return f"```toml\n{recipe.toml(without=('seeds',)).strip()}\n```"
+        return fenced(recipe.toml(without=("seeds",)), "toml")
     recipe = spec.recipe.model_copy(update={"seeds": (spec.seed,)})
     return (
         "As `recipe.toml`; then `plumbline train recipe.toml` makes the run again, and `plumbline "
-        f"verify` compares:\n\n```toml\n{recipe.toml().strip()}\n```"
+        f"verify` compares:\n\n{fenced(recipe.toml(), 'toml')}"
     )
 
 

@@ -52,7 +52,8 @@ EPSILON_SHARE = 0.05
 DELTA_SHARE = 0.1
 """Of delta, what pays for categories that one record alone has."""
 _KINDS_NOISE = 4.0  # times that of the counts
-_SURE = 3.0  # standard deviations by which a majority of numbers, or of words, must be plain
+SURE = 3.0
+"""Standard deviations by which a majority of numbers, or of words, must be plain."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,11 @@ class SchemaQuestion:
         """The standard deviation of the noise of a column's counts, or of the number of rows."""
         weight = 1.0 if column is None else self.weights[column]
         return _std(self.release.queries[-1], len(self.weights) + 1) / weight
+
+    @property
+    def kind_std(self) -> float:
+        """The standard deviation of the noise of the question what a column holds."""
+        return _std(self.release.queries[0], len(self.unknown))
 
     def passing(self, column: str) -> float:
         """What the noisy count of a bin must pass, so that noise alone hardly makes a range."""
@@ -234,10 +240,10 @@ class _Noisy:
 
     def kind(self, name: str, column: ColumnCounts) -> Kind | None:
         """Whether a column holds numbers or categories; None where the noise leaves it open."""
-        std = _std(self._question.release.queries[0], len(self._question.unknown))
+        std = self._question.kind_std
         exact = column.numbers - column.words
         more = float(self._with_noise(_exactly(exact), std, "kind", name))
-        if abs(more) < _SURE * std:
+        if abs(more) < SURE * std:
             return None
         return NUMBER if more > 0 else CATEGORY
 

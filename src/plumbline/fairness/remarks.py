@@ -138,8 +138,7 @@ def gap_words(report: Report) -> str | None:
         return None
     name = main_metric(report.overall)
     if name == R2:
-        gap = _gap(report, RMSE)
-        return gap and f"The error (RMSE) differs by {amount(gap[0])} between groups ({gap[1]})."
+        return _error_gap_words(report)
     gap = _gap(report, ACCURACY)
     if gap is None:
         return None
@@ -157,6 +156,25 @@ def gap_words(report: Report) -> str | None:
     if rates is None or _known(report.overall.get(MOST_PREDICTED)) == 1.0:
         return text
     return f"{text} True positive rates differ by {points(rates[0])} points ({rates[1]})."
+
+
+def _error_gap_words(report: Report) -> str | None:
+    gap = _gap(report, RMSE)
+    if gap is None:
+        return None
+    size, between, (high, low) = gap
+    text = f"The error (RMSE) differs by {amount(size)} between groups ({between})"
+    share = _known(report.overall.get(R2))
+    of_high, of_low = (_known(report.by_group[one].get(BASELINE_RMSE)) for one in (high, low))
+    if share is None or of_high is None or of_low is None:
+        return f"{text}."
+    alike = math.sqrt(max(0.0, 1 - share)) * (of_high - of_low)
+    if alike < _EXPLAINED * size:
+        return f"{text}."
+    return (
+        f"{text}, which the spread of their values explains: if it explained the same share of the "
+        f"variance in all groups, it would differ by {amount(alike)}."
+    )
 
 
 def small_words(report: Report) -> str | None:

@@ -12,6 +12,7 @@ import hashlib
 import html
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -134,6 +135,7 @@ def script_json(value: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
+_HYPHENED = re.compile(r"(?<!\S)(?=\S{3,24}(?!\S))\S*-\S+")
 _MARK = (
     '<svg viewBox="0 0 32 32" width="22" height="22" aria-hidden="true"><path d="M16 2v15" '
     'class="line"/><path d="M10 17h12l-6 13z" class="bob"/></svg>'
@@ -161,7 +163,7 @@ def _hero(study: Study, figures: dict[str, Any]) -> str:
         facts += " · 1 seed" if study.seeds == 1 else f" · {study.seeds} seeds"
     mark = _mark(f"from test records; {NOT_COVERED}")
     first, *rest = verdict.words(study)
-    more = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in rest)
+    more = "".join(f"<p>{_prose(sentence)}</p>" for sentence in rest)
     tiles = "".join(
         f'<div class="tile"><dt>{html.escape(one.name)}{"" if one.covered else mark}</dt>'
         f"<dd>{html.escape(one.value)}<small>{html.escape(one.beside)}</small></dd></div>"
@@ -174,7 +176,7 @@ def _hero(study: Study, figures: dict[str, Any]) -> str:
 <p class="kicker">{html.escape(facts)}</p>
 <h1>{html.escape(recipe.name)}</h1>
 <div class="verdict"><h2 class="quiet">The verdict</h2>
-<p class="lead">{html.escape(first)}{mark}</p>
+<p class="lead">{_prose(first)}{mark}</p>
 </div>
 <dl class="tiles">{tiles}</dl>
 {shown}{more}{_next(study) if study.single else ""}
@@ -183,12 +185,17 @@ gradients as they are. Look at it yourself, do not publish it with the model. {_
 </section>"""
 
 
+def _prose(text: str) -> str:
+    """Text in which no line ends within an option, or within a number such as 1e-6."""
+    return _HYPHENED.sub(r'<span class="whole">\g<0></span>', html.escape(text))
+
+
 def _next(study: Study) -> str:
     def words(line: str) -> str:  # which no line breaks within, where one has room for them
         return " ".join(f"<span>{html.escape(word)}</span>" for word in line.split(" "))
 
     steps = "".join(
-        f"<li>{html.escape(one.why)}{command(words(one.command))}</li>" for one in next_steps(study)
+        f"<li>{_prose(one.why)}{command(words(one.command))}</li>" for one in next_steps(study)
     )
     return f'<h2 class="after">What to do next</h2><ol class="next">{steps}</ol>'
 
@@ -201,7 +208,7 @@ def _section(section: Section, figures: dict[str, Any]) -> str:
     shown = f'<p class="marks">{_how(section.name)}</p>' if len(figures) == before else ""
     return f"""<section id="{section.name}">
 <h2>{html.escape(section.title)}{mark}</h2>
-<p class="sentence">{html.escape(section.sentence)}</p>
+<p class="sentence">{_prose(section.sentence)}</p>
 {shown}{parts}
 </section>"""
 
@@ -270,7 +277,7 @@ def _figure(figure: Figure, name: str, figures: dict[str, Any], mark: str = "") 
     return f"""<figure>
 {title}{legend}<div class="plot" id="{figure.name}" style="height:{figure.height}px" role="img"
 aria-label="{sentence}"></div>
-<figcaption>{sentence} {_how(name)}</figcaption>
+<figcaption>{_prose(figure.sentence)} {_how(name)}</figcaption>
 <div class="under"><details class="data"><summary>Data</summary>{_grid(figure.data)}</details>
 <span class="save">Save <button type="button" data-format="svg">SVG</button>
 <button type="button" data-format="png">PNG</button></span></div>

@@ -59,17 +59,22 @@ def _of_comparison(study: Study) -> Iterator[Tile]:
     first, metric = reference(study), telling(study)
     if first is not None:
         yield _privacy(study)
-    free = next((title for title in study.titles if study.is_free(title)), None)
-    for title, name in ((free, "without privacy"), (best(study), "best private")):
-        value = None if title is None else mean_of(study, title, metric)
-        if title is not None and value is not None:
-            what = "" if metric == study.main else f"{BY_NAME[metric].title}, "
-            yield Tile(name, written(metric, value), f"{what}{title}", covered=False)
     base = baseline_of(study.table.rows[0].seeds.overall)
-    if metric == AUC:
+    least = "0.5 is guessing" if metric == AUC else f"one class for all: {percent(base)}"
+    what = f"{BY_NAME[metric].title}, "
+    free = next((title for title in study.titles if study.is_free(title)), None)
+    if free is not None and (value := mean_of(study, free, metric)) is not None:
+        beside = f"{what}where {least}" if metric == AUC else least if base else free
+        yield Tile("without privacy", written(metric, value), beside, covered=False)
+    elif metric == AUC:
         yield Tile("guessing", written(AUC, 0.5), "AUC")
     elif base:
         yield Tile("baseline", percent(base), "one class for all", covered=False)
+    title = best(study)
+    value = None if title is None else mean_of(study, title, metric)
+    if title is not None and value is not None:
+        beside = title if metric == study.main else f"{what}{title}"
+        yield Tile("best private", written(metric, value), beside, covered=False)
     if first is None:
         return
     shown = better_settings(study, first) or first

@@ -53,6 +53,7 @@ def words(study: Study) -> list[str]:
         _clipping(study),
         _best(study),
         epsilons(study),
+        _schema(study),
         _unprotected(study),
         _together(study),
         _left_out(study),
@@ -115,6 +116,8 @@ def _settings(study: Study) -> str:
         return ""
     rates = [study.spec(one).optimizer.learning_rate for one in (title, other)]
     only_rate = study.part(title).settings == study.part(other).settings
+    if only_rate and rates[0] == rates[1]:
+        return ""  # the search found the settings that there were
     what = "the learning rate" if only_rate else "its settings"
     changed = f"at learning rate {rates[1]:g} instead of {rates[0]:g}"
     part = (old - new) / old
@@ -298,6 +301,18 @@ def _unprotected(study: Study) -> str:
         return ""
     have = "has" if len(names) == 1 else "have"
     return f"{listed(names)} {have} no privacy guarantee, whatever noise there is."
+
+
+def _schema(study: Study) -> str:
+    """That the table's schema was found privately, which no row of a comparison is without."""
+    if study.single or study.recipe.data.found is None:
+        return ""
+    return (
+        "What was not declared of the table was found privately, and every row learns from that, "
+        "the one without privacy too: what a range that is too narrow or a column that was left "
+        "out costs is not in these numbers. Declare what you know to see it (`plumbline data "
+        "schema`)."
+    )
 
 
 def _left_out(study: Study) -> str:

@@ -61,7 +61,7 @@ def _parts(
     else:
         kind = f"number within {_range(*encoding.target_range)}" if encoding.target_range else ""
         what = kind or f"class: {', '.join(encoding.classes)}"
-        yield f"It predicts `{encoding.target}`, a {what}."
+        yield f"It predicts **{cell(encoding.target)}**, a {cell(what)}."
         form = encoding.form
         yield _COMMANDS.format(
             reads=f"A csv file is read as the one that was learned from: {form.encoding}, numbers "
@@ -71,7 +71,7 @@ def _parts(
         yield markdown(["column", "holds"], rows)
     if settings["threshold"] is not None:
         words = threshold_words(settings["threshold"], settings["classes"], chosen=chosen)
-        yield f"{words} Epsilon does not cover that choice." if chosen else words
+        yield cell(f"{words} Epsilon does not cover that choice." if chosen else words)
     elif chosen:
         yield (
             "The more probable class is predicted. The run has a threshold that was chosen on "
