@@ -52,8 +52,10 @@ class Bug:
 def half_the_noise() -> Iterator[None]:
     right = answering.add_noise
 
-    def add(value: Mapping[str, Tensor], std: float, noise: Tensor) -> dict[str, Tensor]:
-        return right(value, std / 2, noise)
+    def add(
+        value: Mapping[str, Tensor], std: float, noise: Tensor, *answer_type: torch.dtype | None
+    ) -> dict[str, Tensor]:
+        return right(value, std / 2, noise, *answer_type)
 
     with mock.patch.object(answering, "add_noise", add):
         yield

@@ -22,7 +22,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     people(folder / "people.csv")
     out = call_once(folder, *TRAIN)
-    assert "ship it:  plumbline export run/people/Global-Adapt" in out.replace("\n", " ")
+    assert "ship it: plumbline export run/people/Global-Adapt" in " ".join(out.split())
     return folder
 
 

@@ -125,9 +125,9 @@ def test_a_run_that_is_diagnosed_keeps_the_reading_for_its_page(
 ) -> None:
     assert call("train", *TABLE) == 0
     (run,) = (tmp_path / "runs" / "patients").glob("Global-Adapt-*")
-    before = (run / "report.html").read_text()
-    assert "Clipping in Global-Adapt" not in before
+    reading = 'Clipping in <span class="whole">Global-Adapt</span>'
+    assert reading not in (run / "report.html").read_text()
     assert call("diagnose", run) == 0
     assert "One reading, after the last step" in call.out
-    assert "Clipping in Global-Adapt" in (run / "report.html").read_text()
+    assert reading in (run / "report.html").read_text()
     assert call("verify", run) == 0  # the files of the run are what they were

@@ -193,7 +193,8 @@ def test_a_run_that_could_not_be_released_is_refused_before_its_first_step(
     made = recipe(table)
     with pytest.raises(BudgetExceeded, match="Nothing was charged"):
         apply_limit(made, None, 1.0, to_release=True)
-    apply_limit(made, None, None)  # a comparison is only looked at
+    assert not ledger_of(table).exists()  # what was refused sets no limit
+    apply_limit(made, None, 1.0)  # a comparison is only looked at
     with pytest.raises(BudgetExceeded, match="could not be released"):
         run(spec(table), tmp_path)
     assert book_of(table).entries() == []

@@ -7,8 +7,8 @@ MUTANTS = (
         "half the noise",
         "answers carry half of the noise that was charged",
         "training/answering.py",
-        "noisy = add_noise(exact, std, noise)",
-        "noisy = add_noise(exact, std / 2, noise)",
+        "noisy = add_noise(exact, std, noise, kind)",
+        "noisy = add_noise(exact, std / 2, noise, kind)",
         ("training/test_answering.py",),
     ),
     Mutant(

@@ -3,21 +3,21 @@
 from tests.mutants.base import Mutant
 
 _LEDGER = "mechanism/test_ledger.py"
-_ANSWER = "answer = self._answering().answer(query, declared, batch.step, place, mark)"
+_ANSWER = "answer = self._answering().answer(asked, declared, batch.step, place, mark)"
 
 MUTANTS = (
     Mutant(
         "charged after the answer",
         "who kills the run after an answer has it for nothing",
         "training/private.py",
-        "                if place == 0:\n"
-        "                    self._charge(batch.step, query)\n"
-        "                mark = self._charges.mark\n"
-        f"                {_ANSWER}\n",
-        "                mark = self._charges.mark\n"
-        f"                {_ANSWER}\n"
-        "                if place == 0:\n"
-        "                    self._charge(batch.step, query)\n",
+        "            if place == 0:\n"
+        "                self._charge(batch.step, asked)\n"
+        "            mark = self._charges.mark\n"
+        f"            {_ANSWER}\n",
+        "            mark = self._charges.mark\n"
+        f"            {_ANSWER}\n"
+        "            if place == 0:\n"
+        "                self._charge(batch.step, asked)\n",
         ("training/test_accounting.py::test_a_step_is_charged_before_its_first_answer_is_drawn",),
     ),
     Mutant(
