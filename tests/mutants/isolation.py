@@ -252,6 +252,22 @@ MUTANTS = (
         ("gradients/test_state_watch.py",),
     ),
     Mutant(
+        "variables not compared",
+        "a model may keep records in a variable of its file or its class",
+        "gradients/state_watch.py",
+        "for change in self._variables.changed(self._now, naming=True):",
+        "for change in ():",
+        ("gradients/test_state_watch.py",),
+    ),
+    Mutant(
+        "variables taken as they were",
+        "what a variable holds may change as long as it stays the same object",
+        "gradients/variables.py",
+        "known[0] is not value or not known[1].untouched()",
+        "known[0] is not value",
+        ("gradients/test_variables.py::test_a_change_is_seen_and_named",),
+    ),
+    Mutant(
         "records fetched together",
         "a data set of the user's own is asked for a whole batch, which it can mix",
         "training/records.py",

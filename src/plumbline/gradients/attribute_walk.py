@@ -16,7 +16,7 @@ Two walks of a model give equal lists if nothing it holds was changed between th
 | everything else (locks, loggers, functions of other packages) | identity |
 
 Modules in lists, which torch does not know, are walked too. torch's bookkeeping (hooks, modes) is
-left out. Variables (``names``) are looked at less deeply: containers by the identity of their
+left out. Variables (``variable``) are looked at less deeply: containers by the identity of their
 items, objects only of the user's own classes. Data sets among them are left out: they may keep what
 they read, and ``training.records`` sees to their generators.
 """
@@ -63,9 +63,11 @@ class Walk:
 
     Args:
         naming: Whether to keep the paths too, which takes longer.
+        known: A walk of what need not be looked into again.
 
     Attributes:
         found: What is compared.
+        held: The same, for a comparison at a glance.
         paths: Where each of ``found`` is, when naming.
         still: The tensors that are not trained, each once, with their paths; without variables'.
         marks: What each of them is recognised by.
@@ -73,43 +75,55 @@ class Walk:
         random: Which of ``found`` are states of generators, when naming.
     """
 
-    def __init__(self, *, naming: bool = False) -> None:
+    def __init__(self, *, naming: bool = False, known: Walk | None = None) -> None:
         self.found: list[Any] = []
         self.paths: list[Path] | None = [] if naming else None
         self.still: list[tuple[Tensor, Path]] = []
         self.marks: list[Mark] = []
         self.trained: list[tuple[Tensor, Path]] = []
         self._seen: set[int] = set()
+        self._known = known._seen if known is not None else frozenset[int]()
         self.random: set[int] = set()
-        self._held = Holders()
+        self.held = Holders()
         self._of_variables = False
 
     def untouched(self) -> bool:
         """Whether it is certain, at a glance, that another walk would find the same."""
-        return self._held.untouched()
+        return self.held.untouched()
+
+    def differing(self, before: Walk) -> tuple[Path, bool]:
+        """Where it first differs from an earlier walk, and whether in a random generator's state.
+
+        To be called on a walk that kept the paths, of something that has changed.
+        """
+        assert self.paths is not None
+        pairs = enumerate(zip(self.found, before.found, strict=False))
+        different = (place for place, (new, old) in pairs if new != old)
+        place = next(different, len(self.paths) - 1)
+        return self.paths[place], place in self.random
 
     def end(self) -> None:
         """To be called when everything is walked."""
-        self._held.remember()
+        self.held.remember()
 
     def module(self, module: nn.Module, path: Path = ()) -> None:
         """Walks a module and all that it has."""
-        if id(module) in self._seen:
+        if self._is_seen(module):
             return
         self._seen.add(id(module))
         held = module.__dict__
         made = _made_by_hooks(module) if held["_forward_pre_hooks"] else ()
-        self._held.add(held)
-        self._held.watchful |= bool(made)
+        self.held.add(held)
+        self.held.watchful |= bool(made)
         for key, value in held.items():
             if key in _BOOKKEEPING or key in made:
                 continue
             if key in ("_parameters", "_buffers"):
-                self._held.add(value)
+                self.held.add(value)
                 for name, tensor in value.items():
                     self._value(tensor, name, path, 0)
             elif key == "_modules":
-                self._held.add(value)
+                self.held.add(value)
                 for name, child in value.items():
                     self._note(id(child), name, path)
                     if child is not None:
@@ -127,30 +141,23 @@ class Walk:
             holders.append(Cells(one))
             defaults = (*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values())
             holders.append({f"default {place}": value for place, value in enumerate(defaults)})
-        self._held.watchful |= bool(holders[1])
+        self.held.watchful |= bool(holders[1])
         for held in holders:
-            self._held.add(held)
+            self.held.add(held)
             self._items(held, path, 0)
 
-    def names(self, names: Mapping[str, Any], path: Path) -> None:
-        """Walks variables: a class's, a function's, a Python module's."""
-        self._held.add(names)
+    def variable(self, value: Any, name: str, path: Path) -> None:
+        """Walks a variable of a class, a function or a Python module."""
         self._of_variables = True
-        for name, value in names.items():
-            if not name.startswith("__"):
-                self._variable(value, name, path)
-        self._of_variables = False
-
-    def _variable(self, value: Any, name: str, path: Path) -> None:
         if not isinstance(value, dict | list | deque | set):
             self._value(value, name, path, _DEEPEST - _DEEPEST_OF_VARIABLES)
             return
         self._note(id(value), name, path)
-        self._held.add(value, most=_MOST)
+        self.held.add(value, most=_MOST)
         self._note(len(value), name, path)
         inside = value.values() if isinstance(value, dict) else value
         self._note(tuple(map(id, inside if len(value) <= _MOST else SomeItems(value))), name, path)
-        if len(value) <= _MOST and id(value) not in self._seen:
+        if len(value) <= _MOST and not self._is_seen(value):
             self._seen.add(id(value))
             for place, one in enumerate(inside):
                 if type(one) not in _PLAIN and not isinstance(one, (Tensor, *_CONTAINERS)):
@@ -183,7 +190,7 @@ class Walk:
                 self._holder(value, kind, key, path, depth)
 
     def _state(self, state: Callable[[], Any], key: Any, path: Path) -> None:
-        self._held.states.append(state)
+        self.held.states.append(state)
         self._note(state(), key, path)
 
     def _holder(self, value: Any, kind: type, key: Any, path: Path, depth: int) -> None:
@@ -191,13 +198,13 @@ class Walk:
         # Of two equal lists, one may take the place of the other. Methods are made on the spot.
         alike = isinstance(value, (*_CONTAINERS, MethodType)) or _is_iterator(value, kind)
         self._note(kind if alike else id(value), key, path)
-        if depth >= _DEEPEST or id(value) in self._seen:
+        if depth >= _DEEPEST or self._is_seen(value):
             return
         inside = value if isinstance(value, _CONTAINERS) else self._inside(value, kind)
         if inside is None:
             return
         self._seen.add(id(value))
-        self._held.add(inside, most=_MOST)
+        self.held.add(inside, most=_MOST)
         self._note(len(inside), key, path)
         if len(inside) <= _MOST:
             self._items(inside, (key, path), depth + 1)
@@ -216,13 +223,13 @@ class Walk:
         if isinstance(value, queue.Queue):
             return value.queue
         if isinstance(value, queue.SimpleQueue) or _is_iterator(value, kind):
-            self._held.watchful = True
+            self.held.watchful = True
             return _of_iterator(value)
         if _is_opaque(value, kind) or (self._of_variables and _is_foreign(value, kind)):
             return None
         slots = in_slots(value)
         if slots:
-            self._held.watchful = True
+            self.held.watchful = True
             return {**getattr(value, "__dict__", {}), **slots}
         return getattr(value, "__dict__", None)
 
@@ -240,7 +247,7 @@ class Walk:
 
     def _tensor(self, value: Tensor, key: Any, path: Path) -> None:
         mark = mark_of(value)
-        known = id(value) in self._seen
+        known = self._is_seen(value)
         if value.requires_grad and (known or not self._of_variables):
             self._note((mark[0], mark[2]), key, path)
         else:
@@ -248,17 +255,20 @@ class Walk:
         if known:
             return
         if self._of_variables:
-            self._held.tensors.append(value)
+            self.held.tensors.append(value)
             return
         self._seen.add(id(value))
         if value.requires_grad:
             self.trained.append((value, (key, path)))
         else:
-            self._held.tensors.append(value)
+            self.held.tensors.append(value)
             self.still.append((value, (key, path)))
             self.marks.append(mark)
-        self._held.add(value.__dict__)
+        self.held.add(value.__dict__)
         self._items(value.__dict__, (key, path), _DEEPEST - 1)
+
+    def _is_seen(self, value: Any) -> bool:
+        return id(value) in self._seen or id(value) in self._known
 
     def _note(self, value: Any, key: Any, path: Path) -> None:
         self.found.append(value)

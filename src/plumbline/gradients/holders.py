@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from operator import attrgetter, is_, methodcaller
 from typing import Any
@@ -34,6 +34,19 @@ class Holders:
         self._before: list[Any] = []
         self._marks: list[Any] = []
         self._states: list[Any] = []
+
+    @classmethod
+    def of(cls, parts: Iterable[Holders]) -> Holders:
+        """All that these have, as it is now."""
+        whole = cls()
+        for part in parts:
+            whole.tensors += part.tensors
+            whole.states += part.states
+            whole.watchful |= part.watchful
+            whole._all += part._all
+            whole._looked_into += part._looked_into
+        whole.remember()
+        return whole
 
     def add(self, holder: Any, most: int | None = None) -> None:
         """Adds a dict, a list ...; by a sample of them if it has more than ``most`` items."""

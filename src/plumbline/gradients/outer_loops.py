@@ -27,12 +27,14 @@ from plumbline.gradients.vector_loops import (
     add_double_tile,
     add_weighted_tile,
     lined_up,
+    scale_into,
 )
 
 Floats = NDArray[np.float32]
 
 _RECORDS = 128  # whose factors of a tile stay in the fastest cache
 _IN_BUCKETS = 256  # the same, for factors in float32; more than fit one bucket
+_APART = 2  # places between two tiles, so that they do not all fall into the same lines
 _ROWS = 64  # of the sum: they stay in the cache while all records pass
 
 
@@ -136,11 +138,11 @@ def _add(
     for first in range(start, stop, _ROWS):
         last = min(first + _ROWS, stop)
         tiled = last - (last - first) % ROWS
-        for i in range(records):
-            weight, own, other = weights[i], i * positions * rows, i * positions * columns
-            column = 0
-            while column < whole:
-                wide = whole - column >= COLUMNS
+        column = 0
+        while column < whole:  # these columns stay in the fastest cache while all records pass
+            wide = whole - column >= COLUMNS
+            for i in range(records):
+                weight, own, other = weights[i], i * positions * rows, i * positions * columns
                 for row in range(first, tiled, ROWS):
                     if wide:
                         add_weighted_tile(
@@ -152,28 +154,54 @@ def _add(
                             sums, row * columns + column, columns, weight, lefts, own + row, rows,
                             rights, other + column, columns, positions, 1,
                         )  # fmt: skip
-                column += COLUMNS if wide else LANES
+            column += COLUMNS if wide else LANES
+        for i in range(records):
             if whole < columns:
-                _add_edge(total, weight, left[i], right[i], first, tiled, whole)
+                _add_edge(total, weights[i], left[i], right[i], first, tiled, whole)
             if tiled < last:
-                _add_edge(total, weight, left[i], right[i], tiled, last, 0)
+                _add_edge(total, weights[i], left[i], right[i], tiled, last, 0)
 
 
 @compiled()
 def _pack(
-    left: Floats, right: Floats, weight: float, scale: float, i: int, start: int, stop: int,
-    lefts: NDArray[np.floating], rights: Floats,
+    source: Floats, at: int, count: int, factor: float, tiles: NDArray[np.floating], place: int,
+    places: int, width: int,
 ) -> None:  # fmt: skip
-    """Puts one record's factors, times weight and scale, at place i of each tile's."""
-    for block in range(len(lefts)):
-        begin = start + block * ROWS
-        for p in range(min(ROWS, stop - begin)):
-            lefts[block, i, p] = weight * left[begin + p]
-    width = rights.shape[2]
-    for panel in range(len(rights)):
-        begin = panel * width
-        for j in range(min(width, len(right) - begin)):
-            rights[panel, i, j] = scale * right[begin + j]
+    """Puts ``count`` numbers from ``source[at]`` on, times a factor, at a place of each tile.
+
+    Tiles have so many ``places`` of ``width`` numbers, which is a multiple of ``ROWS``.
+    """
+    for begin in range(0, count, width):
+        to = begin * places + place * width
+        here = min(width, count - begin)
+        whole = here - here % ROWS
+        for j in range(0, whole, ROWS):
+            scale_into(source, at + begin + j, tiles, to + j, factor, ROWS)
+        for j in range(whole, here):
+            tiles[to + j] = factor * source[at + begin + j]
+
+
+@compiled()
+def _add_bucket_tiles(
+    total: NDArray[np.float64], at: int, step: int, lefts: Floats, left_at: int, rights: Floats,
+    right_at: int, buckets: NDArray[np.int64], first: int, last: int, vectors: int,
+) -> None:  # fmt: skip
+    """Adds the tile of each bucket, ``vectors`` vectors wide."""
+    for bucket in range(first, last):
+        size = buckets[bucket, 1] - buckets[bucket, 0]
+        if vectors == 3:
+            add_weighted_tile(
+                total, at, step, 1.0, lefts, left_at, ROWS, rights, right_at, COLUMNS, size, 3
+            )
+        elif vectors == 2:
+            add_weighted_tile(
+                total, at, step, 1.0, lefts, left_at, ROWS, rights, right_at, COLUMNS, size, 2
+            )
+        else:
+            add_weighted_tile(
+                total, at, step, 1.0, lefts, left_at, ROWS, rights, right_at, COLUMNS, size, 1
+            )
+        left_at, right_at = left_at + size * ROWS, right_at + size * COLUMNS
 
 
 @compiled("void(float32[:, ::1], float32[:, ::1], float64[::1], float64[:, ::1], int64, int64)")
@@ -181,24 +209,26 @@ def _add_rank_one(
     left: Floats, right: Floats, weights: NDArray[np.float64], total: NDArray[np.float64],
     start: int, stop: int,
 ) -> None:  # fmt: skip
-    records, columns = right.shape
+    (records, length), columns = left.shape, right.shape[1]
     blocks = (stop - start + ROWS - 1) // ROWS
     panels = (columns + DOUBLE_COLUMNS - 1) // DOUBLE_COLUMNS
-    lefts = np.zeros((blocks, _RECORDS, ROWS))
-    right_numbers = lined_up(panels * _RECORDS * DOUBLE_COLUMNS)
-    rights = right_numbers.reshape((panels, _RECORDS, DOUBLE_COLUMNS))
-    flat, left_numbers = total.reshape(-1), lefts.reshape(-1)
+    places = _RECORDS + _APART
+    left_numbers = np.zeros(blocks * places * ROWS)
+    right_numbers = lined_up(panels * places * DOUBLE_COLUMNS)
+    flat, lefts, rights = total.reshape(-1), left.reshape(-1), right.reshape(-1)
     edge = np.empty((ROWS, DOUBLE_COLUMNS))
     for first in range(0, records, _RECORDS):
         count = min(_RECORDS, records - first)
         for i in range(count):
             n = first + i
-            _pack(left[n], right[n], weights[n], 1.0, i, start, stop, lefts, rights)
+            at = n * length + start
+            _pack(lefts, at, stop - start, weights[n], left_numbers, i, places, ROWS)
+            _pack(rights, n * columns, columns, 1.0, right_numbers, i, places, DOUBLE_COLUMNS)
         for panel in range(panels):
-            column, right_at = panel * DOUBLE_COLUMNS, panel * _RECORDS * DOUBLE_COLUMNS
+            column, right_at = panel * DOUBLE_COLUMNS, panel * places * DOUBLE_COLUMNS
             width = min(DOUBLE_COLUMNS, columns - column)
             for block in range(blocks):
-                row, left_at = start + block * ROWS, block * _RECORDS * ROWS
+                row, left_at = start + block * ROWS, block * places * ROWS
                 rows = min(ROWS, stop - row)
                 if rows == ROWS and width == DOUBLE_COLUMNS:
                     add_double_tile(
@@ -224,15 +254,15 @@ def _add_buckets(
     left: Floats, right: Floats, weights: NDArray[np.float64], squares: NDArray[np.float64],
     buckets: NDArray[np.int64], total: NDArray[np.float64], start: int, stop: int,
 ) -> None:  # fmt: skip
-    columns = right.shape[1]
+    length, columns = left.shape[1], right.shape[1]
     blocks = (stop - start + ROWS - 1) // ROWS
     panels = (columns + COLUMNS - 1) // COLUMNS
-    left_numbers = lined_up(blocks * _IN_BUCKETS * ROWS)
-    right_numbers = lined_up(panels * _IN_BUCKETS * COLUMNS)
-    lefts = left_numbers.reshape((blocks, _IN_BUCKETS, ROWS))
-    rights = right_numbers.reshape((panels, _IN_BUCKETS, COLUMNS))
-    flat = total.reshape(-1)
+    places = _IN_BUCKETS + _APART
+    left_numbers = lined_up(blocks * places * ROWS)
+    right_numbers = lined_up(panels * places * COLUMNS)
+    flat, lefts, rights = total.reshape(-1), left.reshape(-1), right.reshape(-1)
     edge = np.empty((ROWS, COLUMNS))
+    edge_numbers = edge.reshape(-1)
     first = 0
     while first < len(buckets):
         last, count = first, 0
@@ -241,34 +271,32 @@ def _add_buckets(
                 # A power of two makes the left factor's norm about one, so that nothing of it
                 # overflows or vanishes in float32, and the right one's about the record's own.
                 scale = math.ldexp(1.0, math.frexp(weights[n] * math.sqrt(squares[n]))[1])
-                weight = weights[n] / scale
-                _pack(left[n], right[n], weight, scale, count, start, stop, lefts, rights)
+                weight, at = weights[n] / scale, n * length + start
+                _pack(lefts, at, stop - start, weight, left_numbers, count, places, ROWS)
+                _pack(rights, n * columns, columns, scale, right_numbers, count, places, COLUMNS)
                 count += 1
             last += 1
         for panel in range(panels):
-            column, width = panel * COLUMNS, min(COLUMNS, columns - panel * COLUMNS)
+            column, right_at = panel * COLUMNS, panel * places * COLUMNS
+            width = min(COLUMNS, columns - column)
+            vectors = (width + LANES - 1) // LANES
             for block in range(blocks):
-                row, rows = start + block * ROWS, min(ROWS, stop - start - block * ROWS)
-                left_at, right_at = block * _IN_BUCKETS * ROWS, panel * _IN_BUCKETS * COLUMNS
-                whole = rows == ROWS and width == COLUMNS
+                row, left_at = start + block * ROWS, block * places * ROWS
+                rows = min(ROWS, stop - row)
+                if rows == ROWS and width == vectors * LANES:
+                    _add_bucket_tiles(
+                        flat, row * columns + column, columns, left_numbers, left_at,
+                        right_numbers, right_at, buckets, first, last, vectors,
+                    )  # fmt: skip
+                    continue
                 edge[:] = 0
-                for bucket in range(first, last):
-                    size = buckets[bucket, 1] - buckets[bucket, 0]
-                    if whole:
-                        add_weighted_tile(
-                            flat, row * columns + column, columns, 1.0, left_numbers, left_at,
-                            ROWS, right_numbers, right_at, COLUMNS, size, 3,
-                        )  # fmt: skip
-                    else:
-                        add_weighted_tile(
-                            edge.reshape(-1), 0, COLUMNS, 1.0, left_numbers, left_at, ROWS,
-                            right_numbers, right_at, COLUMNS, size, 3,
-                        )  # fmt: skip
-                    left_at, right_at = left_at + size * ROWS, right_at + size * COLUMNS
-                if not whole:
-                    for p in range(rows):
-                        for j in range(width):
-                            total[row + p, column + j] += edge[p, j]
+                _add_bucket_tiles(
+                    edge_numbers, 0, COLUMNS, left_numbers, left_at, right_numbers, right_at,
+                    buckets, first, last, vectors,
+                )  # fmt: skip
+                for p in range(rows):
+                    for j in range(width):
+                        total[row + p, column + j] += edge[p, j]
         first = last
 
 

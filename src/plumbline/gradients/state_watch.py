@@ -13,22 +13,22 @@ around some passes, drawn at random.
 from __future__ import annotations
 
 import random
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from plumbline.gradients.attribute_walk import Path, Walk, is_data_set
+from plumbline.gradients.attribute_walk import Path, Walk
 from plumbline.gradients.errors import RecordsMixError
 from plumbline.gradients.holders import Mark
 from plumbline.gradients.opaque import refuse_opaque
 from plumbline.gradients.own_code import is_own
 from plumbline.gradients.tensor_contents import TensorContents, Window
+from plumbline.gradients.variables import Place, Variables
 
 _LIMIT, _WINDOWS = 2**20, 1 / 8
 
@@ -57,12 +57,13 @@ class StateWatch:
         for module in (model, *(one for one in parts if isinstance(one, nn.Module))):
             refuse_opaque(module)
         self._beside = [(one, _place(one)) for one in parts]
-        self._variables = list(_variables(model, parts))
+        self._variables = Variables(model, parts)
         self._contents = TensorContents(generator)
         self._marks: list[Mark] = []
         self._coin = random.Random(int(torch.randint(2**62, (), generator=generator)))
         self._now = self._walk()
         self._take()
+        self._variables.changed(self._now)
         self.changes = 0  # how often anything but what is trained was changed between passes
 
     @contextmanager
@@ -84,8 +85,7 @@ class StateWatch:
         if weights and self._coin.random() < _WINDOWS:
             window = Window([(path, tensor) for tensor, path in weights], self._generator)
         yield
-        if not self._now.untouched():
-            self._compare()
+        self._compare()
         for (tensor, path), version in zip(weights, versions, strict=True):
             if tensor._version != version:
                 raise self._written(path)
@@ -109,17 +109,17 @@ class StateWatch:
         walk.module(self._model)
         for one, place in self._beside:
             walk.beside(one, (place, ()))
-        for names, place in self._variables:
-            walk.names(names, (place, ()))
         walk.end()
         return walk
 
     def _look(self) -> None:
         """Takes everything as it is now: it may have been changed between passes."""
+        changed = False
         if not self._now.untouched():
             before, self._now = self._now, self._walk()
-            self.changes += self._now.found != before.found
+            changed = self._now.found != before.found
             self._take()
+        self.changes += bool(self._variables.changed(self._now)) or changed
 
     def _take(self) -> None:
         marks = self._now.marks
@@ -130,26 +130,21 @@ class StateWatch:
             self._marks = marks
 
     def _compare(self) -> None:
-        before, self._now = self._now, self._walk()
-        if self._now.found != before.found:
-            self._refuse(before)
+        if not self._now.untouched():
+            before, self._now = self._now, self._walk()
+            if self._now.found != before.found:
+                raise self._written(*self._walk(naming=True).differing(before))
+        for change in self._variables.changed(self._now, naming=True):
+            raise self._written(*change)
 
-    def _refuse(self, before: Walk) -> None:
-        after = self._walk(naming=True)
-        assert after.paths is not None
-        pairs = enumerate(zip(after.found, before.found, strict=False))
-        different = (place for place, (new, old) in pairs if new != old)
-        place = next(different, len(after.paths) - 1)
-        raise self._written(after.paths[place], random=place in after.random)
-
-    def _written(self, path: Path, *, random: bool = False) -> RecordsMixError:
+    def _written(self, path: Path, random: bool = False) -> RecordsMixError:
         """The error for what is at the end of a path."""
         attribute = _RANDOM if random else _ATTRIBUTE
         keys: list[Any] = []
         while path:
             keys.insert(0, path[0])
             path = path[1]
-        if isinstance(keys[0], _Place):
+        if isinstance(keys[0], Place):
             inside = "".join(f"[{key!r}]" for key in keys[2:])
             return _error(f"The variable '{keys[1]}{inside}' of {keys[0]}", attribute)
         module, name = self._model, []
@@ -171,12 +166,6 @@ class StateWatch:
         kept = isinstance(held, Tensor) or (inside and isinstance(_inside(held, keys[1:]), Tensor))
         what = "The tensor that is kept in the attribute" if kept else "The attribute"
         return _error(f"{what} '{own}{inside}' of {owner}", _KEPT if kept else attribute)
-
-
-class _Place(str):
-    """Where variables are that belong to no module, in words."""
-
-    __slots__ = ()
 
 
 def _error(what: str, remedy: str) -> RecordsMixError:
@@ -216,26 +205,6 @@ def _inside(held: Any, keys: list[Any]) -> Any:
     return held
 
 
-def _variables(model: nn.Module, beside: list[Any]) -> Iterator[tuple[Mapping[str, Any], _Place]]:
-    """The variables of the user's own code: of classes, of their Python modules, of functions."""
-    modules = [model, *(one for one in beside if isinstance(one, nn.Module))]
-    parts = [*(part for one in modules for part in one.modules()), *beside]
-    classes = {base: None for part in parts for base in type(part).__mro__ if _has_variables(base)}
-    sources = {base.__module__: vars(sys.modules[base.__module__]) for base in classes}
-    for function in beside:
-        if isinstance(function, FunctionType):
-            # Code that is run from a string, say, is of no module.
-            sources[function.__module__ or function.__name__] = function.__globals__
-    _add_imported(sources)
-    for names in sources.values():
-        own = (one for one in names.values() if isinstance(one, type) and _has_variables(one))
-        classes |= dict.fromkeys(own)
-    for base in classes:
-        yield vars(base), _Place(f"the class {base.__name__}")
-    for source, names in sources.items():
-        yield names, _Place(f"the Python module {source}")
-
-
 def _parts_of(beside: Iterable[Any]) -> Iterator[Any]:
     """What these are made of: modules, the user's own functions, objects."""
     waiting = list(beside)
@@ -256,28 +225,8 @@ def _parts_of(beside: Iterable[Any]) -> Iterator[Any]:
             yield one
 
 
-def _place(one: Any) -> _Place:
+def _place(one: Any) -> Place:
     if isinstance(one, FunctionType):
-        return _Place(f"the function {one.__name__}")
+        return Place(f"the function {one.__name__}")
     kind = "module" if isinstance(one, nn.Module) else "object"
-    return _Place(f"the {kind} {type(one).__name__} beside the model")
-
-
-def _add_imported(sources: dict[str, dict[str, Any]]) -> None:
-    """Adds the user's own Python modules that these import, or import something from."""
-    waiting = list(sources.values())
-    while waiting:
-        for value in list(waiting.pop().values()):
-            if isinstance(value, ModuleType):
-                source = value.__name__
-            elif isinstance(value, type | FunctionType):
-                source = value.__module__
-            else:
-                continue
-            if source and source not in sources and source in sys.modules and is_own(source):
-                sources[source] = vars(sys.modules[source])
-                waiting.append(sources[source])
-
-
-def _has_variables(kind: type) -> bool:
-    return is_own(kind.__module__) and not is_data_set(kind)
+    return Place(f"the {kind} {type(one).__name__} beside the model")

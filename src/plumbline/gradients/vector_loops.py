@@ -142,6 +142,26 @@ def add_double_tile(
 
 
 @_step
+def scale_into(
+    typing: Any, source: Any, at: Any, target: Any, to: Any, factor: Any, lanes: Any
+) -> Any:
+    """Puts ``lanes`` float32 numbers times a float64 factor, rounded once, into ``target``."""
+
+    def generated(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        start, end = (_memory(context, builder, signature, args, n) for n in (0, 2))
+        count = lanes.literal_value
+        floats, doubles = (ir.VectorType(one, count) for one in (ir.FloatType(), ir.DoubleType()))
+        numbers = builder.fpext(_load(builder, start, args[1], floats), doubles)
+        product = builder.fmul(numbers, _everywhere(builder, args[4], doubles))
+        if target.dtype == types.float32:
+            product = builder.fptrunc(product, floats)
+        _store(builder, product, end, args[3])
+        return context.get_dummy_value()
+
+    return types.void(source, at, target, to, factor, lanes), generated
+
+
+@_step
 def turn(
     typing: Any, source: Any, at: Any, step: Any, target: Any, to: Any, target_step: Any
 ) -> Any:
