@@ -12,6 +12,7 @@ Guarantee: for one training record more or less, of which the others keep their 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
@@ -138,7 +139,7 @@ def select(
     source: RandomSource = SecureSource() if seed is None else SeededSource(seed, "selection")
     noisy = _at_noise(recipe, row, noise)
     space, best = space_of(row, recipe.tune), None
-    selection = f"selection-{secrets.token_hex(8)}"
+    selection = _name(seed)
     shared = shared_ledgers(spec.data, ledger)
     before = [] if spec.data.found is None else [spec.data.found.run]
     for path in shared:
@@ -281,6 +282,14 @@ def _noisy(sums: Tensor, blur: float, source: RandomSource, number: int) -> Tens
 
 def _odds(share: float) -> float:
     return share / (1 - share)
+
+
+def _name(seed: int | None) -> str:
+    """What a ledger calls a selection; that of a seeded one says so, as of a seeded run."""
+    own = secrets.token_hex(8)
+    if seed is None:
+        return f"selection-{own}"
+    return f"{hashlib.sha256(f'selection, seed {seed}'.encode()).hexdigest()[:16]}-{own}"
 
 
 def _seed(source: RandomSource, number: int) -> int | None:
