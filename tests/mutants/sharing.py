@@ -114,8 +114,8 @@ MUTANTS = (
         "seeded selection counted like others",
         "models chosen with noise from a seed are released within a limit",
         "experiments/selecting.py",
-        "    if seed is None:\n        return f\"selection-",
-        "    if True:\n        return f\"selection-",
+        '    if seed is None:\n        return f"selection-',
+        '    if True:\n        return f"selection-',
         (f"{_CHARGING}::test_a_seeded_selection_has_no_bound",),
     ),
     Mutant(
@@ -164,9 +164,7 @@ MUTANTS = (
         "experiments/releasing.py",
         "there = [path.resolve() for path in shared if path.is_file()]",
         "there = list[Path]()",
-        (
-            f"{_RELEASING}::test_a_ledger_that_is_named_takes_the_place_of_none_that_is_there",
-        ),
+        (f"{_RELEASING}::test_a_ledger_that_is_named_takes_the_place_of_none_that_is_there",),
     ),
     Mutant(
         "row digests without a key",
