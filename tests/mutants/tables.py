@@ -128,6 +128,17 @@ MUTANTS = (
         ("experiments/test_centring.py::test_a_hidden_number_of_records_is_not_divided_by",),
     ),
     Mutant(
+        "exact number of rows in a batch size",
+        "of a run described on what another found, the sampling rate tells the hidden number",
+        "instruments/describing.py",
+        "splits.train.public_records or len(splits.train)",
+        "len(splits.train)",
+        (
+            "instruments/test_describing.py"
+            "::test_what_was_found_is_all_that_is_known_of_the_number_of_records",
+        ),
+    ),
+    Mutant(
         "rows set apart by their number among those used",
         "a row that lacks its target moves all later ones across the line of what is trained on",
         "experiments/loading.py",

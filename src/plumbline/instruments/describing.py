@@ -285,7 +285,8 @@ def _kind_of(data: DataPart, seed: int) -> _Kind:
     if plan is not None:  # of which no row is looked at
         return _Kind(plan.training_records, bool(plan.sensitive), numbers=True)
     splits = load_part(data, seed)
-    return _Kind(len(splits.train), bool(splits.groups), numbers=bool(width_of(splits)))
+    records = splits.train.public_records or len(splits.train)  # of a table, not the exact number
+    return _Kind(records, bool(splits.groups), numbers=bool(width_of(splits)))
 
 
 def _data(given: Description) -> DataPart:
