@@ -112,8 +112,7 @@ def select(
     splits = load_data(spec)
     # For the sampling and the steps, which do not depend on the noise.
     budget = _at_noise(recipe, row, 1.0).budget
-    public = splits.train.public_records
-    records = len(splits.train) if public is None else public
+    public, records = splits.train.public_records, splits.train.known_records
     held = len(splits.test) if public is None else round(public * _odds(spec.held_out))
     plan = budget.budget().resolve(records, accountant=budget.accountant)
     expected = max(1, round(spec.held_out * (records + held)))

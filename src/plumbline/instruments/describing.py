@@ -285,8 +285,7 @@ def _kind_of(data: DataPart, seed: int) -> _Kind:
     if plan is not None:  # of which no row is looked at
         return _Kind(plan.training_records, bool(plan.sensitive), numbers=True)
     splits = load_part(data, seed)
-    records = splits.train.public_records or len(splits.train)  # of a table, not the exact number
-    return _Kind(records, bool(splits.groups), numbers=bool(width_of(splits)))
+    return _Kind(splits.train.known_records, bool(splits.groups), numbers=bool(width_of(splits)))
 
 
 def _data(given: Description) -> DataPart:

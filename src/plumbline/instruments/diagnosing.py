@@ -148,7 +148,7 @@ def _probed(recipe: Recipe, steps: int | None, records: int, measure: Any) -> Re
     length = budget.steps
     if length is None:
         train = load_data(RunSpec(recipe, recipe.methods[0], recipe.seeds[0])).train
-        length = round((budget.epochs or 1) / budget.rate(train.public_records or len(train)))
+        length = round((budget.epochs or 1) / budget.rate(train.known_records))
     probe = ProbePart(
         every=max(1, length // _READINGS), records=records, measure=tuple(measure or MEASURE)
     )
