@@ -8,21 +8,10 @@ import plumbline as pl
 from plumbline.experiments import Recipe, RecipeError
 from plumbline.experiments.recipe import FoundPart
 from plumbline.instruments import recipe_of
-from plumbline.instruments.describing import row_named
 from tests.cli.calling import small_recipe
 from tests.experiments.small_table import patients as small_patients
 from tests.experiments.small_table import recipe as small_table
 from tests.instruments.people import patients, tensors
-
-
-def test_a_row_by_title_or_name(tmp_path: Path) -> None:
-    recipe = recipe_of(small_recipe(tmp_path))
-    assert row_named(recipe, None).title == "DPSGD"  # the first that is private
-    for name in ("DPSGD", "dpsgd"):
-        assert row_named(recipe, name).title == "DPSGD"
-    assert row_named(recipe, "nonprivate").title == "non-private"
-    with pytest.raises(RecipeError, match="has no method 'DPSGF'; it has"):
-        row_named(recipe, "DPSGF")
 
 
 def test_a_description_changes_a_recipe(tmp_path: Path) -> None:

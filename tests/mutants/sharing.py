@@ -160,7 +160,7 @@ MUTANTS = (
     ),
     Mutant(
         "limit passed by naming another ledger",
-        "an export that names a ledger of its own is not counted on the table, nor held to its limit",
+        "an export that names another ledger is neither in its table's total nor held to its limit",
         "experiments/releasing.py",
         "there = [path.resolve() for path in shared if path.is_file()]",
         "there = list[Path]()",

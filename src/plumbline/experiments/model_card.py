@@ -105,7 +105,8 @@ def _summary(found: Verification) -> str:
     tuned = _TUNED if found.claim.spec.method.origin == "tuned" else ""
     return (
         f"Trained with differential privacy: **epsilon = {rounded_up(epsilon)} at delta = "
-        f"{found.claim.budget.delta:g}**, derived again from the run's ledger.{schema}{tuned}{seeded}"
+        f"{found.claim.budget.delta:g}**, derived again from the run's ledger."
+        f"{schema}{tuned}{seeded}"
     )
 
 
