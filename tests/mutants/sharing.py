@@ -167,6 +167,14 @@ MUTANTS = (
         (f"{_RELEASING}::test_a_ledger_that_is_named_takes_the_place_of_none_that_is_there",),
     ),
     Mutant(
+        "names of columns as they are written",
+        "a table with its header in capitals begins a total of its own",
+        "data/table_sketch.py",
+        "_WORDS.findall(name.casefold())",
+        "_WORDS.findall(name)",
+        (f"{_SKETCH}::test_names_may_be_written_otherwise",),
+    ),
+    Mutant(
         "row digests without a key",
         "who has the sketch of a table can test whether a person is in it",
         "data/table_sketch.py",
