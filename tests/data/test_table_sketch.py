@@ -81,6 +81,19 @@ def test_order_and_form_do_not_matter(place: Path) -> None:
     assert sketch_of(write(place, comma, delimiter=";"), form=form).whole == known.whole
 
 
+def test_names_may_be_written_otherwise(place: Path) -> None:
+    rows = people(200, 0)
+    first = sketch_of(write(place, rows, ("age", "body weight", "city", "Zip.Code")))
+    other = sketch_of(write(place, rows, ("AGE", "Body_Weight", " City", "zip code")))
+    assert other.columns == first.columns == ("age", "body_weight", "city", "zip_code")
+    assert other.whole == first.whole
+
+
+def test_names_that_differ_in_signs_alone_stay_apart(place: Path) -> None:
+    table = open_table(write(place, people(3, 0), ("Age", "age", "c+", "c_")))
+    assert named_columns(table) == {"Age": "Age", "age": "age", "c+": "c+", "c_": "c_"}
+
+
 def test_parquet_and_frames_hold_the_same_rows(place: Path) -> None:
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.experiments import compare, run, select, tune
+from plumbline.experiments import compare, mark_released, run, select, tune
 from plumbline.experiments.charged_runs import ChargedRuns, runs_beside
 from plumbline.experiments.charging import apply_limit, read_account
 from plumbline.experiments.files import FileError
@@ -169,6 +169,20 @@ def test_a_private_selection_is_charged_once_before_its_candidates(
     assert both.everything_words.startswith(
         "Everything that was run on this table: 1 private selection."
     )
+
+
+def test_a_seeded_selection_has_no_bound(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RandomCount, "draw", lambda *_: 1)
+    made = recipe(table, tune={"validation": 0.2}, noise="seeded")
+    apply_limit(made, None, 100.0)
+    found = select(made, "dpsgd", tmp_path / "out", epsilon=12.0, mean=2.0, seed=0)
+    both = totals(ChargedRuns([ledger_of(table)]), delta=DELTA)
+    assert both.everything.parts == {"selection": 1}
+    assert not both.everything.bounded
+    with pytest.raises(BudgetExceeded, match="comes from a seed"):
+        mark_released(tmp_path / "out" / found.result.folder)
 
 
 # Ledgers that are named, and limits.

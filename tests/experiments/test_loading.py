@@ -81,6 +81,17 @@ def test_a_row_without_a_target_changes_the_side_of_no_other(tmp_path: Path) -> 
     assert all(b <= a for a, b in zip(whole, lacking_one, strict=True))
 
 
+def test_a_part_of_the_training_rows_lists_all_that_is_not_covered(tmp_path: Path) -> None:
+    path = patients(tmp_path / "patients.csv", 120)
+    data = {"table": str(path), "target": "died", "drop": ["code"], "from_data": True}
+    whole, apart = (
+        loading.load_data(table_spec(path, data=data, threshold=one)).train.not_covered
+        for one in (None, "auto")
+    )
+    assert any("encoding.json" in words for words in whole)
+    assert apart == whole
+
+
 def test_both_sides_have_records() -> None:
     with pytest.raises(RecipeError, match="leaves no record on one side"):
         loading._apart(numbered(1), 0.5, "seed 1")

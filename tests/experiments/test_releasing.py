@@ -101,6 +101,22 @@ def test_a_ledger_that_is_lost_is_asked_for(
     assert mark_released(folders[0]) == found  # its folder names the other one now
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_ledger_that_is_named_takes_the_place_of_none_that_is_there(
+    folders: list[Path], table: Path, tmp_path: Path, own: bool
+) -> None:
+    named = [folder / "ledger" if own else tmp_path / "other" for folder in folders]
+    apply_limit(recipe(table), None, cost(folders[:1]) + 0.1)
+    mark_released(folders[0])
+    with pytest.raises(BudgetExceeded, match="with the 1 released already"):
+        mark_released(folders[1], ledger=named[1])
+    with pytest.raises(BudgetExceeded, match="with the 1 released already"):
+        mark_released(folders[1])
+    found = mark_released(folders[0], ledger=named[0])
+    assert found.limit is not None
+    assert found.released.runs == 1
+
+
 def test_a_run_without_a_shared_ledger_is_marked_in_its_own(tmp_path: Path) -> None:
     one = adult()
     run(one, tmp_path)

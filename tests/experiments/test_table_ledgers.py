@@ -102,6 +102,18 @@ def test_fewer_columns_are_the_same_while_the_whole_is_there(table: Path, tmp_pa
     assert of(less).paths == first
 
 
+def test_a_file_that_has_not_the_columns_is_not_looked_at_for_them(
+    table: Path, tmp_path: Path
+) -> None:
+    first, lines = of(table).paths, table.read_text().splitlines()
+    without = tmp_path / "without.csv"
+    without.write_text("\n".join(line.partition(",")[2] for line in lines) + "\n")
+    assert of(without).paths == first
+    renamed = tmp_path / "renamed.csv"
+    renamed.write_text("\n".join([f"{lines[0]}_2", *lines[1:]]) + "\n")
+    assert of(renamed).paths == first
+
+
 def test_another_table_of_the_same_name_and_place_is_another(table: Path) -> None:
     first = of(table).paths
     assert of(write(table, people(800, 1))).paths != first

@@ -4,21 +4,14 @@ from pathlib import Path
 
 import pytest
 
+import plumbline as pl
 from plumbline.experiments import Recipe, RecipeError
+from plumbline.experiments.recipe import FoundPart
 from plumbline.instruments import recipe_of
-from plumbline.instruments.describing import row_named
 from tests.cli.calling import small_recipe
+from tests.experiments.small_table import patients as small_patients
+from tests.experiments.small_table import recipe as small_table
 from tests.instruments.people import patients, tensors
-
-
-def test_a_row_by_title_or_name(tmp_path: Path) -> None:
-    recipe = recipe_of(small_recipe(tmp_path))
-    assert row_named(recipe, None).title == "DPSGD"  # the first that is private
-    for name in ("DPSGD", "dpsgd"):
-        assert row_named(recipe, name).title == "DPSGD"
-    assert row_named(recipe, "nonprivate").title == "non-private"
-    with pytest.raises(RecipeError, match="has no method 'DPSGF'; it has"):
-        row_named(recipe, "DPSGF")
 
 
 def test_a_description_changes_a_recipe(tmp_path: Path) -> None:
@@ -43,6 +36,18 @@ def test_the_recipe_that_says_the_same(tmp_path: Path) -> None:
     assert made.tune.before_comparing
     assert made.probe is not None
     assert not recipe_of(data=tensors(), trials=0).tune.before_comparing
+
+
+def test_what_was_found_is_all_that_is_known_of_the_number_of_records(tmp_path: Path) -> None:
+    """A run's data, on which another is described: the exact number of rows is hidden still."""
+    query = {"name": "the number of records", "sensitivity": 1.0, "noise_multiplier": 9.0}
+    release = {"sampling": {"kind": "full_batch"}, "queries": [query], "delta": 0.0}
+    data = small_table(small_patients(tmp_path / "p.csv", 300)).data
+    found = FoundPart(run="schema-0", release=release, columns=("age",), records=True)
+    known = data.model_copy(update={"found": found, "options": data.options | {"records": 500}})
+    budget = pl.Budget(epsilon=3.0, delta=1e-5, epochs=2, sampling_rate=0.1)
+    made = recipe_of(data=known, budget=budget, method="dpsgd")
+    assert made.budget.expected_batch_size == 40  # a tenth of 400
 
 
 def test_rows_of_numbers_have_an_mlp_and_the_linear_model() -> None:

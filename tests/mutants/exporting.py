@@ -33,6 +33,14 @@ MUTANTS = (
         (f"{_TEST}::test_a_chosen_threshold_stays_unless_asked_for",),
     ),
     Mutant(
+        "tuned settings leave without a word",
+        "settings chosen by exact figures of private records are said to be covered",
+        _WRITING,
+        'found.claim.spec.method.origin == "tuned",',
+        "False,",
+        (f"{_TEST}::test_settings_that_were_tuned_are_said_not_to_be_covered",),
+    ),
+    Mutant(
         "encoding of the rows as they are leaves",
         "the smallest and largest values of private columns are shipped with the model",
         _SAFETY,

@@ -5,6 +5,7 @@ from tests.mutants.base import Mutant
 _CHARGING = "experiments/test_charging.py"
 _RELEASING = "experiments/test_releasing.py"
 _SHARED = "mechanism/test_shared_ledger.py"
+_TOGETHER = "experiments/test_together.py"
 _SKETCH = "data/test_table_sketch.py"
 
 MUTANTS = (
@@ -105,9 +106,33 @@ MUTANTS = (
         "seeded runs counted like others",
         "runs that share their batches are added up as if they did not",
         "experiments/together.py",
-        "secure = [one for one in private if seed_mark(one.run) is None]",
+        "secure = [one for one in private if not one.seeded]",
         "secure = private",
         (f"{_CHARGING}::test_totals_of_a_ledger_name_what_has_no_bound",),
+    ),
+    Mutant(
+        "seeded selection counted like others",
+        "models chosen with noise from a seed are released within a limit",
+        "experiments/selecting.py",
+        '    if seed is None:\n        return f"selection-',
+        '    if True:\n        return f"selection-',
+        (f"{_CHARGING}::test_a_seeded_selection_has_no_bound",),
+    ),
+    Mutant(
+        "questions without a run forgotten",
+        "what was asked of a table whose run was then refused is said to be nothing",
+        "experiments/charged_runs.py",
+        "for name in sorted(self.charges.keys() - used):",
+        "for name in ():",
+        (f"{_TOGETHER}::test_a_question_that_no_run_has_used_is_said",),
+    ),
+    Mutant(
+        "seeded questions counted like others",
+        "a total has a number though the noise of what was asked comes from a seed",
+        "experiments/charged_runs.py",
+        "or any(map(_seeded, releases))",
+        "",
+        (f"{_TOGETHER}::test_a_seeded_question_that_no_run_has_used_has_no_bound",),
     ),
     Mutant(
         "private selection not charged to its table",
@@ -132,6 +157,22 @@ MUTANTS = (
         "                self.require_releasable(run)\n",
         "",
         (f"{_SHARED}::test_the_limit_is_on_what_is_released_and_set_once",),
+    ),
+    Mutant(
+        "limit passed by naming another ledger",
+        "an export that names another ledger is neither in its table's total nor held to its limit",
+        "experiments/releasing.py",
+        "there = [path.resolve() for path in shared if path.is_file()]",
+        "there = list[Path]()",
+        (f"{_RELEASING}::test_a_ledger_that_is_named_takes_the_place_of_none_that_is_there",),
+    ),
+    Mutant(
+        "names of columns as they are written",
+        "a table with its header in capitals begins a total of its own",
+        "data/table_sketch.py",
+        "_WORDS.findall(name.casefold())",
+        "_WORDS.findall(name)",
+        (f"{_SKETCH}::test_names_may_be_written_otherwise",),
     ),
     Mutant(
         "row digests without a key",

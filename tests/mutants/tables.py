@@ -123,9 +123,31 @@ MUTANTS = (
         "exact number of rows in a centre",
         "the private mean is divided by the exact number of rows, which is hidden elsewhere",
         "experiments/centring.py",
-        "part.public_records or len(part)",
+        "part.known_records",
         "len(part)",
         ("experiments/test_centring.py::test_a_hidden_number_of_records_is_not_divided_by",),
+    ),
+    Mutant(
+        "exact number of rows in a batch size",
+        "of a run described on what another found, the sampling rate tells the hidden number",
+        "instruments/describing.py",
+        "splits.train.known_records",
+        "len(splits.train)",
+        (
+            "instruments/test_describing.py"
+            "::test_what_was_found_is_all_that_is_known_of_the_number_of_records",
+        ),
+    ),
+    Mutant(
+        "what is not covered lost with a part",
+        "with rows set apart, the statement leaves out a file that was computed from the rows",
+        "data/base.py",
+        "dict.fromkeys([*self.not_covered, *self.train.not_covered])",
+        "dict.fromkeys(self.not_covered)",
+        (
+            "experiments/test_loading.py"
+            "::test_a_part_of_the_training_rows_lists_all_that_is_not_covered",
+        ),
     ),
     Mutant(
         "rows set apart by their number among those used",

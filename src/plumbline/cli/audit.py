@@ -157,7 +157,8 @@ def run(
     from plumbline.experiments.attacking import LABEL, audit_recipe
     from plumbline.experiments.run_spec import RunSpec
     from plumbline.fairness import to_json
-    from plumbline.instruments.describing import recipe_of, row_named
+    from plumbline.instruments.describing import recipe_of
+    from plumbline.instruments.rows import row_named
 
     made = recipe_of(recipe)
     part = row_named(made, method)
@@ -198,7 +199,8 @@ def neighbours(
     """Moves single records of the run's own data, and measures what the step's answers do."""
     from plumbline.experiments.attacking import LABEL, neighbours_of
     from plumbline.experiments.run_spec import RunSpec
-    from plumbline.instruments.describing import recipe_of, row_named
+    from plumbline.instruments.describing import recipe_of
+    from plumbline.instruments.rows import row_named
     from plumbline.report.reading import read
 
     folder: Path | None = None

@@ -59,7 +59,8 @@ def train(
     from plumbline import report
     from plumbline.cli.torchrun import launched
     from plumbline.instruments import training
-    from plumbline.instruments.describing import METHOD, recipe_of
+    from plumbline.instruments.describing import recipe_of
+    from plumbline.instruments.rows import METHOD
 
     if recipe is None:
         description.setdefault("method", METHOD)

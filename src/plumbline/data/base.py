@@ -85,6 +85,11 @@ class Split(Dataset[tuple[Any, Tensor]]):
         return len(self.y)
 
     @property
+    def known_records(self) -> int:
+        """How many records may be told: the public number; where none is, they are counted."""
+        return len(self) if self.public_records is None else self.public_records
+
+    @property
     def row_by_row(self) -> bool:
         """Whether ``fetch`` makes each row from that record alone.
 
@@ -184,7 +189,9 @@ class Splits:
     third: Split | None = None
 
     def __post_init__(self) -> None:
-        self.train.not_covered = self.not_covered
+        # A part of another has what was added to that.
+        listed = dict.fromkeys([*self.not_covered, *self.train.not_covered])
+        self.train.not_covered = tuple(listed)
 
     @property
     def not_covered(self) -> tuple[str, ...]:

@@ -28,8 +28,8 @@ from plumbline.data.table_files import (
     existing,
     open_table,
 )
-from plumbline.data.table_schema import CATEGORY, NUMBER, Column, Schema
-from plumbline.data.table_tally import MANY_CLASSES, ColumnTally, Tally, as_groups, as_target
+from plumbline.data.table_schema import CATEGORY, MOST_CLASSES, NUMBER, Column, Schema
+from plumbline.data.table_tally import ColumnTally, Tally, as_groups, as_target
 from plumbline.registry import unknown
 
 
@@ -174,7 +174,7 @@ def look_at(
     given = {f"--{option}": value for option, value in form.options.items()}
     given = {k: v for k, v in given.items() if k not in options}
     classes = tallies[target].values if target is not None else None
-    few = classes is not None and len(classes) <= MANY_CLASSES
+    few = classes is not None and len(classes) <= MOST_CLASSES
     return TableLook(
         path, rows, tuple(columns), tuple(problems), options, given, target, tuple(sensitive),
         dict((classes or Counter()).most_common()) if few else {},

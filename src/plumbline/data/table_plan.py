@@ -30,11 +30,21 @@ from plumbline.data.table_rows import (
     require_complete,
     usable,
 )
-from plumbline.data.table_schema import CATEGORY, DATE, MEASURED, NUMBER, Column, Schema, declared
+from plumbline.data.table_schema import (
+    CATEGORY,
+    DATE,
+    MEASURED,
+    MOST_CATEGORIES,
+    MOST_CLASSES,
+    MOST_GROUPS,
+    NUMBER,
+    Column,
+    Schema,
+    declared,
+)
 from plumbline.data.table_target import as_target, in_class_order, require_classes
 from plumbline.registry import check_options, unknown
 
-MOST_CLASSES, MOST_GROUPS, MOST_CATEGORIES = 100, 30, 200
 TEST_FRACTION = 0.2
 
 

@@ -33,6 +33,8 @@ TEXT: Final = "text"
 Kind = Literal["number", "category", "date", "hash", "text"]
 MEASURED: Final = (NUMBER, DATE)
 """The kinds that have a range."""
+MOST_CLASSES, MOST_GROUPS, MOST_CATEGORIES = 100, 30, 200
+"""How many values the target, a sensitive column and any other categorical one may have."""
 Range = tuple[float, float]
 _FIELDS = {
     NUMBER: ("kind", "range", "fill"),

@@ -1,7 +1,8 @@
 r"""Recognising the rows of a table in another file, from a few keyed digests of them.
 
 A row's digest is a keyed hash of its cells, as their columns are sorted by name. It is the same
-whatever the order of rows and columns, the kind of file, and how a number is written. Only rows
+whatever the order of rows and columns, the kind of file, how a number is written, and whether a
+column is called "Date of birth" or DATE_OF_BIRTH. Only rows
 that no other row of the table equals are kept, and of these the ones with the smallest digests, so
 that two sketches have kept the same rows of what two tables share.
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +37,7 @@ _ALL = 2**64 - 1
 _SHARED = 0.05  # of the smaller table: what is less is not the same table
 _UNNAMED = "unnamed:"  # how pandas calls a column that has no name, since it numbers the rows
 _GAPS = {"", "na", "n/a", "nan", "null", "none", "nat", "<na>", "?"}
+_WORDS = re.compile(r"[^\W_]+")
 _MIDNIGHT = re.compile(r"^(\d{4}-\d\d-\d\d)[ t]00:00:00$")
 _MEMO = 1 << 16  # cells of a column that are remembered
 
@@ -44,7 +47,7 @@ class Sketch:
     """What a table is recognised by.
 
     Attributes:
-        columns: Its columns, or those that were looked at, by name.
+        columns: Its columns, or those that were looked at, as ``named_columns`` calls them.
         whole: A digest of all rows, in whatever order.
         pairs: How many values exactly two rows have.
         bound: All single rows with digests up to here are kept.
@@ -126,16 +129,16 @@ def sketches(table: Table, key: bytes, columns: Sequence[Iterable[str]]) -> list
     Args:
         table: The table.
         key: Of the digests; without it they say nothing.
-        columns: The sets.
+        columns: The sets, of names as ``named_columns`` has them.
 
     Raises:
         DataError: If the table cannot be read.
     """
     sets = [tuple(sorted(names)) for names in columns]
-    read = {name: _Cells() for names in sets for name in names}
+    read, own = {name: _Cells() for names in sets for name in names}, named_columns(table)
     found = [bytearray() for _ in sets]
     for chunk in table.chunks():
-        cells = {name: one.read(chunk.columns[name]) for name, one in read.items()}
+        cells = {name: one.read(chunk.columns[own[name]]) for name, one in read.items()}
         for names, digests in zip(sets, found, strict=True):
             for row in zip(*(cells[name] for name in names), strict=True):
                 digests += hashlib.blake2b(
@@ -144,9 +147,16 @@ def sketches(table: Table, key: bytes, columns: Sequence[Iterable[str]]) -> list
     return [_sketch(names, bytes(own), key) for names, own in zip(sets, found, strict=True)]
 
 
-def named_columns(table: Table) -> tuple[str, ...]:
-    """The columns of a table that hold something: not those in which a program numbers the rows."""
-    return tuple(name for name in table.names if name and not name.casefold().startswith(_UNNAMED))
+def named_columns(table: Table) -> dict[str, str]:
+    """The columns of a table that hold something, by their words in lower case.
+
+    Not those in which a program numbers the rows. Columns that differ in more than letters and
+    digits only keep their names.
+    """
+    there = [name for name in table.names if name and not name.casefold().startswith(_UNNAMED)]
+    plain = {name: "_".join(_WORDS.findall(name.casefold())) for name in there}
+    times = Counter(plain.values())
+    return {words if words and times[words] == 1 else name: name for name, words in plain.items()}
 
 
 def keyed(key: bytes, text: str) -> str:

@@ -17,14 +17,23 @@ import numpy as np
 from plumbline.data.numbers import numbers_of
 from plumbline.data.table_counts import reader_of
 from plumbline.data.table_dates import ORDERS, Order, days_of
-from plumbline.data.table_schema import CATEGORY, DATE, HASH, NUMBER, TEXT, Column
+from plumbline.data.table_schema import (
+    CATEGORY,
+    DATE,
+    HASH,
+    MOST_CATEGORIES,
+    MOST_CLASSES,
+    MOST_GROUPS,
+    NUMBER,
+    TEXT,
+    Column,
+)
 from plumbline.data.table_target import in_class_order, is_yes_no
 
 KEPT = 5_000
 """How many different cells of a column are kept."""
 BINS, WORD_BINS = 64, 1024
 """How many features are proposed for codes, and for the words of a text."""
-MANY_CLASSES, MANY_GROUPS, MANY_CATEGORIES = 100, 30, 200
 _MOSTLY, _ALL_BUT = 0.5, 0.95  # shares of a column's cells
 _SOME = 50  # cells that tell whether the others are worth a try as dates
 _FEW = 30  # rows of a group that is hard to judge by
@@ -179,7 +188,7 @@ class Tally:
             return found.noting(wrong, advice, option, kind="number", column=Column(NUMBER))
         length = sum(len(cell.split()) * times for cell, times in kept.items()) / kept.total()
         unique = len(kept) >= 0.99 * kept.total() and len(kept) >= 20
-        many = self._full or len(kept) > MANY_CATEGORIES
+        many = self._full or len(kept) > MOST_CATEGORIES
         if length >= _WORDS and (many or unique):
             advice = f"Hash its words: --text {name}={WORD_BINS}; or drop it: --drop {name}."
             option, column = ("--text", f"{name}={WORD_BINS}"), Column(TEXT, bins=WORD_BINS)
@@ -233,7 +242,7 @@ class Tally:
     def _coded(self, found: ColumnTally) -> ColumnTally:
         name = self.name
         advice = f"Hash them: --hash {name}={BINS}; or leave the column out: --drop {name}."
-        if len({cell[:3] for cell in self._kept}) <= MANY_CATEGORIES:
+        if len({cell[:3] for cell in self._kept}) <= MOST_CATEGORIES:
             advice = (
                 f"Hash them: --hash {name}={BINS}; or look at their beginning: --prefix {name}=3."
             )
@@ -288,7 +297,7 @@ def as_target(found: ColumnTally) -> ColumnTally:
     different = KEPT + 1 if found.different is None else found.different
     if different < 2:
         return plain.noting("the target has one value only", "There is nothing to learn from it.")
-    if different > MANY_CLASSES:
+    if different > MOST_CLASSES:
         what, advice = "values", "Predict a column of classes, or group its values first."
         mended = known
         if found.kind == "number":
@@ -309,8 +318,8 @@ def as_groups(found: ColumnTally, values: Counter[str] | None) -> ColumnTally:
     """The same for a column of groups."""
     plain = replace(found, wrong="", advice="", remark=False, column=Column(CATEGORY))
     plain = replace(plain, options=found.options if found.kind == "yes or no" else ())
-    if values is None or len(values) > MANY_GROUPS:
-        words = f"it has {_many(found.different)} groups, and at most {MANY_GROUPS} are reported"
+    if values is None or len(values) > MOST_GROUPS:
+        words = f"it has {_many(found.different)} groups, and at most {MOST_GROUPS} are reported"
         return plain.noting(words, "Group its values first.")
     if found.missing:
         return plain.noting(f"{_rows(found.missing)} the group", _LEFT_OUT, remark=True)

@@ -18,9 +18,9 @@ from plumbline.data.table_counts import count
 from plumbline.data.table_files import TableSource, open_table
 from plumbline.data.table_look import look_at
 from plumbline.data.table_options import TableOptions
-from plumbline.data.table_plan import MOST_CATEGORIES, own_file, plan_table
+from plumbline.data.table_plan import own_file, plan_table
 from plumbline.data.table_records import Encoder
-from plumbline.data.table_schema import MEASURED, Schema
+from plumbline.data.table_schema import MEASURED, MOST_CATEGORIES, Schema
 from plumbline.data.table_target import in_class_order
 
 

@@ -39,7 +39,7 @@ def centre(spec: RunSpec, model: nn.Module, part: Split, ledger: Ledger | None) 
         module.mean.copy_(
             private_mean(
                 _reaching(module, model, part),
-                records=part.public_records or len(part),
+                records=part.known_records,
                 noise_multiplier=spec.model.centre,
                 bound=module.bound,
                 seed=spec.random_seed,

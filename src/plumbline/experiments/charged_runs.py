@@ -17,10 +17,13 @@ from plumbline.experiments.files import ACCOUNT, LEDGER, SCHEMA_LEDGER
 from plumbline.experiments.known_tables import RECORD
 from plumbline.experiments.private_schema import SCHEMA_RUN
 from plumbline.mechanism.ledger import LedgerError
-from plumbline.mechanism.ledger_format import Limit
-from plumbline.mechanism.release import Release, Selection, release_from_dict
+from plumbline.mechanism.ledger_format import Limit, seed_mark
+from plumbline.mechanism.release import Release, Selection, StepRelease, release_from_dict
 from plumbline.mechanism.shared_ledger import BEFORE, SharedLedger
+from plumbline.training.full_batch_queries import name_of
 
+QUESTION = "question"
+"""What was made of a question that no run has used, in place of a run."""
 _RUN = re.compile(r"[0-9a-f]{16}(-[0-9a-f]{16})?")
 
 Charges = list[tuple[Release, int]]
@@ -37,6 +40,7 @@ class ChargedRun:
         part: What it was made for.
         charges: The names of its charges: its own, and what was asked before its first step.
         private: Whether it has a guarantee.
+        seeded: Whether its noise, or that of what was asked before it, comes from a seed.
         released: Whether its model was released.
     """
 
@@ -46,6 +50,7 @@ class ChargedRun:
     part: str
     charges: tuple[str, ...]
     private: bool
+    seeded: bool
     released: bool
 
 
@@ -57,7 +62,7 @@ class ChargedRuns:
         own: Folders of runs whose own ledgers count too.
 
     Attributes:
-        runs: The runs.
+        runs: The runs, and what was asked of the rows and no run has used.
         charges: What was charged, by name: by the id of a run, or the name of what was asked.
         limit: What the released models may cost together, if that is limited.
         shared: The ledgers that the runs share.
@@ -84,6 +89,9 @@ class ChargedRuns:
             for name in (SCHEMA_LEDGER, LEDGER):
                 if (folder / name).is_file():
                     self._add_own(SharedLedger.read(folder / name))
+        used = {name for one in self.runs for name in one.charges}
+        for name in sorted(self.charges.keys() - used):
+            self._add(name, {"part": QUESTION}, [name], False)
 
     def _add_shared(self, book: SharedLedger) -> None:
         self.limit = self.limit or book.released_limit
@@ -110,10 +118,14 @@ class ChargedRuns:
     def _add(
         self, run: str, about: Mapping[str, Any], names: Sequence[str], released: bool
     ) -> None:
-        private = all(_bounded(one) for name in names for one, _ in self.charges.get(name, ()))
+        releases = [one for name in names for one, _ in self.charges.get(name, ())]
+        private = all(map(_bounded, releases))
+        seeded = seed_mark(run) is not None or any(map(_seeded, releases))
         title, method = str(about.get("title", "")), str(about.get("method", ""))
         part = str(about.get("part", "run"))
-        self.runs.append(ChargedRun(run, title, method, part, tuple(names), private, released))
+        self.runs.append(
+            ChargedRun(run, title, method, part, tuple(names), private, seeded, released)
+        )
 
 
 def runs_beside(folder: Path, *, single: bool) -> ChargedRuns:
@@ -148,3 +160,9 @@ def _charges(book: SharedLedger, name: str) -> Charges:
 def _bounded(release: Release) -> bool:
     steps = [one for one, _ in release.releases] if isinstance(release, Selection) else [release]
     return all(one.unbounded_reason is None and one.noise_multiplier > 0 for one in steps)
+
+
+def _seeded(release: Release) -> bool:
+    """Whether a question that was asked of all records says so of its noise."""
+    queries = release.queries if isinstance(release, StepRelease) else ()
+    return any(query.name.endswith(name_of("", seeded=True)) for query in queries)

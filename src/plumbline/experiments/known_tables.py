@@ -3,7 +3,7 @@
 A table is known by a sketch of its rows (``data.table_sketch``) and by digests of the files that it
 was seen in, all keyed with the user's key. The same rows are recognised in another file, in another
 order, beside further columns, and where a table has grown or is a part of another. Beside fewer
-columns they are, if a file with all of them is still there.
+columns they are, if a file with these is still there.
 
 PRIVATE: ``table.PRIVATE`` holds the sketch. It is kept beside the table's ledger, in the user's
 state folder, and is in no run's folder.
@@ -82,7 +82,7 @@ class KnownTables:
     def __init__(self, folder: Path, key: bytes) -> None:
         self.foreign = 0
         self._folder, self._key = folder, key
-        self._fingerprint = keyed(key, "row key")
+        self._fingerprint = keyed(key, "row key, 2")  # the second form of sketches
         self._known: list[KnownTable] = []
         for path in sorted(folder.glob(f"*/{RECORD}")):
             self._read(path)
@@ -134,7 +134,7 @@ class KnownTables:
         """Sketches of both on the same columns; None where there are too few, or no file of it."""
         if (new := made.get(known.sketch.columns)) is not None:
             return known.sketch, new
-        own = set(named_columns(table))
+        own = named_columns(table).keys()
         common = own & set(known.sketch.columns)
         if len(common) < max(2, _COLUMNS * min(len(own), len(known.sketch.columns))):
             return None
@@ -142,9 +142,10 @@ class KnownTables:
             with contextlib.suppress(OSError, DataError):  # it is gone, or is another file now
                 if self.digest_of(place.path) in known.files:
                     there = open_table(place.path, CsvForm(**place.form))
-                    (theirs,) = sketches(there, self._key, [common])
-                    (ours,) = sketches(table, self._key, [common])
-                    return theirs, ours
+                    if common <= named_columns(there).keys():
+                        (theirs,) = sketches(there, self._key, [common])
+                        (ours,) = sketches(table, self._key, [common])
+                        return theirs, ours
         return None
 
     def _add(self, title: str, sketch: Sketch, content: str, place: _FilePlace) -> KnownTable:

@@ -38,6 +38,11 @@ _SCHEMA: dict[Any, str] = {
     "declared": " The table's ranges, categories and classes were declared, and are taken to be "
     "public.",
 }
+_NAMES = ("target", "sensitive", "separator")  # options of a table that are no paths
+_TUNED = (
+    " Its settings were tuned on the same records: this epsilon counts neither the runs that were "
+    "made for that, nor what the settings below tell of them."
+)
 
 
 class NoCard(RuntimeError):
@@ -97,9 +102,11 @@ def _summary(found: Verification) -> str:
     )
     result = found.claim.result or {}
     schema = _SCHEMA.get(result.get("schema"), "")
+    tuned = _TUNED if found.claim.spec.method.origin == "tuned" else ""
     return (
         f"Trained with differential privacy: **epsilon = {rounded_up(epsilon)} at delta = "
-        f"{found.claim.budget.delta:g}**, derived again from the run's ledger.{schema}{seeded}"
+        f"{found.claim.budget.delta:g}**, derived again from the run's ledger."
+        f"{schema}{tuned}{seeded}"
     )
 
 
@@ -173,7 +180,9 @@ def _settings(found: Verification, exported: bool) -> str:
     spec = found.claim.spec
     if exported:
         own = {
-            name: Path(value).name if isinstance(value, str) and os.sep in value else value
+            name: Path(value).name
+            if isinstance(value, str) and os.sep in value and name not in _NAMES
+            else value
             for name, value in spec.data.options.items()
         }
         data = spec.data.model_copy(update={"options": own})

@@ -24,8 +24,9 @@ def mark_released(folder: str | os.PathLike[str], *, ledger: Named = None) -> To
 
     Args:
         folder: The run's folder.
-        ledger: A ledger to mark it in, in place of the shared ones that the folder names: if these
-            are lost. What the run's own ledger has is charged there.
+        ledger: A ledger to mark it in, in place of the shared ones that the folder names and that
+            are lost; those that are there are marked as well, and keep their limits. What the run's
+            own ledger has is charged there.
 
     Returns:
         What the released models cost together now, and everything that was run.
@@ -41,13 +42,14 @@ def mark_released(folder: str | os.PathLike[str], *, ledger: Named = None) -> To
         raise FileError(f"{home} has no {RESULT}: it is no finished run, and has no model.")
     spec, account, own = read_spec(home), read_account(home), home / LEDGER
     shared = () if account is None else account.ledgers
-    if ledger is not None:
-        shared = (Path(ledger),)
-    elif lost := [path for path in shared if not path.is_file()]:
+    if lost := [path for path in shared if ledger is None and not path.is_file()]:
         raise FileError(
             f"The ledger that the run shares with others is not there: {lost[0]}. Restore it, or "
             "name another one with --ledger (in Python, ledger=); it then begins with this run."
         )
+    if ledger is not None:
+        there = [path.resolve() for path in shared if path.is_file()]
+        shared = tuple(dict.fromkeys([*there, Path(ledger).resolve()]))
     manifest = read_manifest(home)
     known = account.run if account is not None else None if manifest is None else manifest.run
     if known is None:  # a private selection on other data than a table, of which no ledger knows

@@ -262,7 +262,7 @@ def started(
     settings: dict[str, Any] = {
         "loss": spec.build_loss(),
         "method": method,
-        "budget": budget_of(spec, method, splits.train.public_records or len(splits.train)),
+        "budget": budget_of(spec, method, splits.train.known_records),
         "accountant": spec.recipe.budget.accountant,
         "relation": spec.recipe.budget.relation,
         "sensitive_features": splits.train.sensitive_features,

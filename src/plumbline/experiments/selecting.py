@@ -12,6 +12,7 @@ Guarantee: for one training record more or less, of which the others keep their 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shutil
@@ -111,8 +112,7 @@ def select(
     splits = load_data(spec)
     # For the sampling and the steps, which do not depend on the noise.
     budget = _at_noise(recipe, row, 1.0).budget
-    public = splits.train.public_records
-    records = len(splits.train) if public is None else public
+    public, records = splits.train.public_records, splits.train.known_records
     held = len(splits.test) if public is None else round(public * _odds(spec.held_out))
     plan = budget.budget().resolve(records, accountant=budget.accountant)
     expected = max(1, round(spec.held_out * (records + held)))
@@ -138,7 +138,7 @@ def select(
     source: RandomSource = SecureSource() if seed is None else SeededSource(seed, "selection")
     noisy = _at_noise(recipe, row, noise)
     space, best = space_of(row, recipe.tune), None
-    selection = f"selection-{secrets.token_hex(8)}"
+    selection = _name(seed)
     shared = shared_ledgers(spec.data, ledger)
     before = [] if spec.data.found is None else [spec.data.found.run]
     for path in shared:
@@ -281,6 +281,14 @@ def _noisy(sums: Tensor, blur: float, source: RandomSource, number: int) -> Tens
 
 def _odds(share: float) -> float:
     return share / (1 - share)
+
+
+def _name(seed: int | None) -> str:
+    """What a ledger calls a selection; that of a seeded one says so, as of a seeded run."""
+    own = secrets.token_hex(8)
+    if seed is None:
+        return f"selection-{own}"
+    return f"{hashlib.sha256(f'selection, seed {seed}'.encode()).hexdigest()[:16]}-{own}"
 
 
 def _seed(source: RandomSource, number: int) -> int | None:

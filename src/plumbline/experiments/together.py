@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plumbline.experiments.charged_runs import ChargedRun, ChargedRuns, runs_beside
+from plumbline.experiments.charged_runs import QUESTION, ChargedRun, ChargedRuns, runs_beside
 from plumbline.experiments.recipe import BudgetPart
 from plumbline.formats import listed, tiny
 from plumbline.mechanism.accountant import Accountant, Relation, epsilon
-from plumbline.mechanism.ledger_format import Limit, seed_mark
+from plumbline.mechanism.ledger_format import Limit
 from plumbline.mechanism.release import Release, Selection, StepRelease
 from plumbline.mechanism.rounding import rounded_up
 
@@ -29,6 +29,7 @@ _PARTS = {
     "trial": ("trial", "trials"),
     "selection": ("private selection", "private selections"),
     "diagnosis": ("diagnosed run", "diagnosed runs"),
+    QUESTION: ("question about the rows without a run", "questions about the rows without a run"),
 }
 _NAMED = 4  # the most titles in a sentence
 
@@ -205,7 +206,7 @@ def totals(found: ChargedRuns, *, delta: float, relation: Relation = "add_remove
 
     def total(runs: Sequence[ChargedRun], asked: Iterable[str] = ()) -> Total:
         private = [one for one in runs if one.private]
-        secure = [one for one in private if seed_mark(one.run) is None]
+        secure = [one for one in private if not one.seeded]
         names = dict.fromkeys([*asked, *(name for one in secure for name in one.charges)])
         charged: Counter[Release] = Counter()
         for name in names:

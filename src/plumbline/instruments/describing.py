@@ -7,7 +7,6 @@ from the kind of data, the methods from whether there are groups.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -16,18 +15,14 @@ from typing import Any, Literal, NamedTuple, Unpack
 
 from pydantic import ValidationError
 
-from plumbline import methods
-from plumbline.clipping import Clipping, Flat
 from plumbline.data.base import DATASETS
 from plumbline.data.table_options import TableDescription
-from plumbline.evaluation import Evaluation
 from plumbline.experiments.loading import load_part
-from plumbline.experiments.objects import is_object, reference_to
+from plumbline.experiments.objects import reference_to
 from plumbline.experiments.recipe import (
     BudgetPart,
     DataPart,
     LossPart,
-    MethodPart,
     ModelPart,
     OptimizerPart,
     ProbePart,
@@ -40,24 +35,13 @@ from plumbline.experiments.recipes import find
 from plumbline.experiments.run_spec import is_run, only_study, read_spec, width_of
 from plumbline.experiments.settings import wrong_fields
 from plumbline.experiments.settling import table_plan
+from plumbline.instruments.rows import correlated, row_for, row_in, rows_of
 from plumbline.mechanism.accountant import Accountant
 from plumbline.mechanism.calibration import Budget
-from plumbline.methods import Method
 from plumbline.models import MODELS
 from plumbline.objectives import LOSSES, OPTIMIZERS
-from plumbline.registry import MARK, UnknownPart, options_of, unknown
-from plumbline.training.run_identity import facts_of
+from plumbline.registry import MARK, UnknownPart, unknown
 
-# On Adult at epsilon 1, DP-SGD is as accurate and far less well calibrated (loss 0.50, not 0.34).
-METHOD = "global_adapt"
-LABELS = {
-    "nonprivate": "non-private",
-    "dpsgd": "DP-SGD",
-    "global_adapt": "Global-Adapt",
-    "dpsgd_f": "DPSGD-F",
-    "bam": "BAM",
-}
-LINEAR = "linear model"
 EPSILON, EPOCHS, SEEDS, TRIALS = 3.0, 10.0, 3, 8
 DELTA, SAMPLING_RATE = 1e-6, 0.04
 """Where the number of records is private."""
@@ -209,22 +193,6 @@ def default_delta(records: int) -> float:
     return float(f"1e{exponent}")
 
 
-def row_named(recipe: Recipe, method: Any) -> MethodPart:
-    """One of a recipe's rows by title or by the method's name; the first private one if None.
-
-    Raises:
-        RecipeError: If it has none of that name.
-    """
-    if method is None:
-        private = [row for row in recipe.methods if row.private]
-        return (private or list(recipe.methods))[0]
-    row = _row_of(recipe, method)
-    if row is None:
-        names = ", ".join(one.title for one in recipe.methods)
-        raise RecipeError(f"'{recipe.name}' has no method {method!r}; it has {names}.")
-    return row
-
-
 def _read(place: str | os.PathLike[str]) -> Recipe:
     """A recipe from its file, by its name, or of the run in a folder."""
     folder = only_study(Path(place))
@@ -259,7 +227,7 @@ def _described(given: Description) -> Recipe:
             name=optimizer, learning_rate=float(given.get("learning_rate", _RATE))
         ),
         loss=LossPart(name=reference_to(LOSSES, given.get("loss", usual))),
-        methods=_rows(given, kind.groups, linear=kind.numbers),
+        methods=rows_of(given, kind.groups, linear=kind.numbers),
         threshold=given.get("threshold"),
         class_weights={name: float(one) for name, one in given.get("class_weights", {}).items()},
         seeds=seeds,
@@ -285,7 +253,7 @@ def _kind_of(data: DataPart, seed: int) -> _Kind:
     if plan is not None:  # of which no row is looked at
         return _Kind(plan.training_records, bool(plan.sensitive), numbers=True)
     splits = load_part(data, seed)
-    return _Kind(len(splits.train), bool(splits.groups), numbers=bool(width_of(splits)))
+    return _Kind(splits.train.known_records, bool(splits.groups), numbers=bool(width_of(splits)))
 
 
 def _data(given: Description) -> DataPart:
@@ -382,97 +350,14 @@ def _put(given: Description, budget: dict[str, Any]) -> tuple[float, ...]:
     return tuple(float(one) for one in several) if len(several) > 1 else ()
 
 
-def _rows(given: Description, groups: bool, *, linear: bool) -> tuple[MethodPart, ...]:
-    rows = _chosen(given, groups, linear=linear)
-    if "bands" not in given:
-        return rows
-    return tuple(MethodPart.model_validate(row) for row in _correlated(rows, given["bands"]))
-
-
-def _correlated(rows: Sequence[MethodPart], bands: int) -> list[dict[str, Any]]:
-    """The fields of rows, with correlated noise for those that have a guarantee.
-
-    Where none has one, the first to be built says that it cannot have it.
-    """
-    baselines = [row for row in rows if not row.private]
-    left_out = baselines if len(baselines) < len(rows) else []
-    return [
-        row.model_dump(mode="json")
-        | {"noise": None if bands == 1 or row in left_out else {"bands": bands}}
-        for row in rows
-    ]
-
-
-def _chosen(given: Description, groups: bool, *, linear: bool) -> tuple[MethodPart, ...]:
-    if "method" in given:
-        return (_row("", given["method"], given.get("settings", {})),)
-    if "methods" in given:
-        chosen = given["methods"]
-        items = chosen.items() if isinstance(chosen, Mapping) else [("", one) for one in chosen]
-        return tuple(_row(label, one) for label, one in items)
-    names = [name for name in LABELS if groups or name != "dpsgd_f"]
-    rows = [MethodPart(name=name, label=LABELS[name]) for name in names]
-    if linear and "model" not in given:
-        rows.append(MethodPart(name="dpsgd", label=LINEAR, model=ModelPart(name="linear")))
-    return tuple(rows)
-
-
-def _row(label: str, method: Any, settings: Mapping[str, Any] | None = None) -> MethodPart:
-    if isinstance(method, MethodPart):
-        return method
-    if isinstance(method, Clipping | Evaluation):
-        label = label or type(method).__name__
-        rules = (method,) if isinstance(method, Evaluation) else ()
-        own = method if isinstance(method, Clipping) else Flat(1.0)
-        method = methods.compose(evaluation=rules, clipping=own)
-    if isinstance(method, Method):
-        found = _as_settings(method)
-        if found is not None:
-            title = label or LABELS.get(method.name, "")
-            return MethodPart(name=method.name, label=title, settings=found)
-        token = reference_to(methods.METHODS, method, label=label or method.name)
-        return MethodPart(name=token, label=label or method.name)
-    name = reference_to(methods.METHODS, method, label=label)
-    if is_object(name):  # a function or class that no module has
-        return _row(label or method.__name__, method(**(settings or {})))
-    known = methods.find(name).name
-    return MethodPart(
-        name=name if MARK in name else known,
-        label=label or LABELS.get(known, ""),
-        settings=dict(settings or {}),
-    )
-
-
-def _as_settings(method: Method) -> dict[str, Any] | None:
-    """The settings that make a method by its name; None for one that was not made so.
-
-    A recipe can then say what it is, and tuning knows where its settings are searched.
-    """
-    if method.name not in methods.METHODS:
-        return None
-    make = methods.METHODS[method.name].make
-    values = {
-        name: value
-        for part in (*method.evaluation, method.clipping)
-        for name, value in vars(part).items()
-    }
-    settings = {name: values[name] for name in options_of(make) if name in values}
-    try:
-        same = facts_of(make(**settings), "") == facts_of(method, "")
-        json.dumps(settings)
-    except (TypeError, ValueError):
-        return None
-    return settings if same else None
-
-
 def _changed(recipe: Recipe, given: Description) -> Recipe:
     """The recipe with what is given in place of its own; epsilon replaces a noise multiplier."""
     fields: dict[str, Any] = recipe.model_dump(mode="json")
     chosen = [given["method"]] if "method" in given else given.get("methods", recipe.methods)
-    parts = [_row_of(recipe, one) or _row("", one) for one in list(chosen)]
+    parts = [row_in(recipe, one) or row_for("", one) for one in list(chosen)]
     rows = [one.model_dump(mode="json") for one in parts]
     if "bands" in given:
-        rows = _correlated(parts, given["bands"])
+        rows = correlated(parts, given["bands"])
     if "settings" in given:
         rows[0]["settings"] |= given["settings"]
     epsilons = _put(given, fields["budget"])
@@ -504,15 +389,3 @@ def _changed(recipe: Recipe, given: Description) -> Recipe:
     made = Recipe.of({**fields, "methods": rows, "baseline": None})
     kept = recipe.baseline in [row.title for row in made.methods]
     return made.model_copy(update={"baseline": recipe.baseline if kept else None})
-
-
-def _row_of(recipe: Recipe, method: Any) -> MethodPart | None:
-    if isinstance(method, str):
-        by_name = {_folded(part.name): part for part in reversed(recipe.methods)}
-        by_name |= {_folded(part.title): part for part in recipe.methods}
-        return by_name.get(_folded(method))
-    return method if isinstance(method, MethodPart) else None
-
-
-def _folded(name: str) -> str:
-    return name.replace("-", "_").lower()

@@ -18,8 +18,9 @@ from plumbline.experiments.recipe import ProbePart, Recipe, RecipeError
 from plumbline.experiments.run_spec import RunSpec, only_study
 from plumbline.experiments.running import run, started
 from plumbline.experiments.settling import settled
-from plumbline.instruments.describing import METHOD, Description, recipe_of, row_named
+from plumbline.instruments.describing import Description, recipe_of
 from plumbline.instruments.loading import Trained, load_run
+from plumbline.instruments.rows import METHOD, row_named
 from plumbline.instruments.training import spec_of
 from plumbline.report.choosing import diagnosis
 from plumbline.report.reading import Study, read
@@ -148,7 +149,7 @@ def _probed(recipe: Recipe, steps: int | None, records: int, measure: Any) -> Re
     length = budget.steps
     if length is None:
         train = load_data(RunSpec(recipe, recipe.methods[0], recipe.seeds[0])).train
-        length = round((budget.epochs or 1) / budget.rate(train.public_records or len(train)))
+        length = round((budget.epochs or 1) / budget.rate(train.known_records))
     probe = ProbePart(
         every=max(1, length // _READINGS), records=records, measure=tuple(measure or MEASURE)
     )

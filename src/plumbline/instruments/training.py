@@ -14,8 +14,9 @@ from plumbline.experiments.recipe import Recipe
 from plumbline.experiments.run_spec import RunSpec
 from plumbline.experiments.running import run
 from plumbline.experiments.settling import settled
-from plumbline.instruments.describing import METHOD, Description, recipe_of
+from plumbline.instruments.describing import Description, recipe_of
 from plumbline.instruments.loading import Trained, load_run
+from plumbline.instruments.rows import METHOD
 
 
 def spec_of(recipe: Recipe, seed: int | None = None) -> RunSpec:

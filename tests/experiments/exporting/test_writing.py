@@ -14,10 +14,12 @@ import pytest
 import torch
 
 import plumbline as pl
+from plumbline.experiments import RunSpec, run
 from plumbline.experiments.exporting import LEAVES, Export, NotExported, export
 from plumbline.experiments.files import FileError
 from plumbline.mechanism.ledger import BudgetExceeded, Ledger
 from plumbline.mechanism.rounding import rounded_up
+from tests.experiments import small_table
 from tests.experiments.exporting.runs import CASES, trained
 
 
@@ -88,6 +90,34 @@ def test_metrics_are_there_on_request(runs: dict[str, Path], tmp_path: Path) -> 
     assert "not covered by epsilon" in card
     assert not any("Metrics are left out" in note for note in found.notes)
     assert (found.unsafe, found.asked) == ((), ("metrics of held-out records",))
+
+
+def test_settings_that_were_tuned_are_said_not_to_be_covered(tmp_path: Path) -> None:
+    table = small_table.patients(tmp_path / "patients.csv")
+    for origin in ("given", "tuned"):
+        row = {"name": "dpsgd", "settings": {"clip": 0.5}, "origin": origin}
+        spec = small_table.spec(table, methods=[row])
+        run(spec, tmp_path)
+        found = export(tmp_path / spec.folder, tmp_path / origin, program=False)
+        tuned = origin == "tuned"
+        assert found.asked == (("settings that were tuned on these records",) if tuned else ())
+        assert ("tuned on the same records" in (found.folder / "README.md").read_text()) == tuned
+
+
+def test_a_column_whose_name_looks_like_a_path_keeps_it(tmp_path: Path) -> None:
+    table = small_table.patients(tmp_path / "patients.csv")
+    table.write_text(table.read_text().replace("died", "died y/n", 1))
+    made = small_table.recipe(table)
+    known = made.data.options
+    known |= {
+        "target": "died y/n",
+        "categories": {"ward": ["east", "west"], "died y/n": ["no", "yes"]},
+    }
+    spec = RunSpec(made, made.methods[0], 0)
+    run(spec, tmp_path)
+    card = export(tmp_path / spec.folder, tmp_path / "model", program=False).folder / "README.md"
+    assert 'target = "died y/n"' in card.read_text()
+    assert str(tmp_path) not in card.read_text()
 
 
 def test_the_program_is_the_model_for_any_number_of_rows(exports: dict[str, Export]) -> None:

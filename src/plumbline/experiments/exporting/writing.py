@@ -2,8 +2,8 @@
 
 Guarantee: it has files of ``leaving.LEAVES`` and no others. What is in them is public, or covered
 by the epsilon that was derived again from the ledger; what is neither (metrics, a chosen threshold,
-an encoding of the rows as they are) is there only if somebody asked for it by name, and then the
-card says so. The folder is there as a whole or not at all.
+an encoding of the rows as they are, tuned settings) is there only if somebody asked for it by name,
+and then the card says so. The folder is there as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -161,6 +161,7 @@ def export(
     asked = {
         "metrics of held-out records": with_metrics,
         "a chosen threshold": with_threshold and chosen,
+        "settings that were tuned on these records": found.claim.spec.method.origin == "tuned",
     }
     return Export(
         folder=target,
