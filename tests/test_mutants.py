@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.mutants.__main__ import PAGE, Outcome, _judged, main, page
+from tests.mutants.__main__ import PAGE, Outcome, _judged, main, on_page, page
 from tests.mutants.base import ROOT, SOURCE, Mutant, NoLongerApplies
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.forked import Ran
@@ -41,11 +41,11 @@ def test_there_are_enough_of_them_each_with_a_name_of_its_own() -> None:
 def test_the_page_has_exactly_these() -> None:
     """As ``make mutants`` writes it, whichever of a bug's tests was the first to fail."""
     text = PAGE.read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| (.+?) \| .+ \| `.+?` \| `(.+)` \|$", text, re.MULTILINE))
-    assert list(rows) == [mutant.name for mutant in MUTANTS]
-    caught = {mutant: f"tests/{rows[mutant.name].replace('`, `', '::')}" for mutant in MUTANTS}
+    caught = on_page(text)
+    assert list(caught) == [mutant.name for mutant in MUTANTS]
     assert page(caught) == text
-    for mutant, test in caught.items():
+    for mutant in MUTANTS:
+        test = caught[mutant.name]
         assert any(test.startswith(node.partition("[")[0]) for node in mutant.nodes), mutant.name
 
 

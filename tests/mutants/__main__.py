@@ -14,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,8 +71,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{verdict}: {name}")
     if len(by["caught"]) < len(mutants):
         return 1
-    if not chosen.only:
-        PAGE.write_text(page({one: outcome.words for one, outcome in outcomes.items()}), "utf-8")
+    caught = {one.name: outcome.words for one, outcome in outcomes.items()}
+    if chosen.only:  # the others were caught when the page was written
+        caught = {**on_page(PAGE.read_text("utf-8")), **caught}
+    if missing := [one.name for one in MUTANTS if one.name not in caught]:
+        print(f"Not on the page yet, so that it stays as it is: {', '.join(missing)}.")
+    else:
+        PAGE.write_text(page(caught), "utf-8")
     return 0
 
 
@@ -129,14 +134,20 @@ def _judged(ran: Ran) -> Outcome:
     return Outcome("error", f"pytest ended with {ran.status}:\n{ran.output[-2000:]}")
 
 
-def page(caught_by: dict[Mutant, str]) -> str:
+def on_page(text: str) -> dict[str, str]:
+    """By the name of each bug on the page, the test that caught it."""
+    rows = re.findall(r"^\| (.+?) \| .+ \| `.+?` \| `(.+)` \|$", text, re.MULTILINE)
+    return {name: f"tests/{test.replace('`, `', '::')}" for name, test in rows}
+
+
+def page(caught_by: Mapping[str, str]) -> str:
     """The table in the docs: every bug, where it was planted, and the test that caught it."""
-    lines = [_HEAD.format(count=len(caught_by))]
+    lines = [_HEAD.format(count=len(MUTANTS))]
     for title, mutants in SUBJECTS.items():
         lines += [f"## {title}\n", "| bug | what it would break | file | caught by |"]
         lines.append("| --- | --- | --- | --- |")
         for mutant in mutants:
-            test = caught_by[mutant].removeprefix("tests/").replace("::", "`, `")
+            test = caught_by[mutant.name].removeprefix("tests/").replace("::", "`, `")
             lines.append(f"| {mutant.name} | {mutant.why} | `{mutant.file}` | `{test}` |")
         lines.append("")
     return "\n".join(lines)
