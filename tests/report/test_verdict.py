@@ -61,9 +61,10 @@ def test_a_gain_is_called_one(tmp_path: Path) -> None:
     [
         (
             0.836,
-            "80% of that was the learning rate, not privacy: dpsgd (tuned), at learning rate 2",
+            "Of the 7.0 points that dpsgd (paper) lost, 80% was the learning rate, not privacy: "
+            "dpsgd (tuned), at learning rate 2",
         ),
-        (0.8501, "All of it was the learning rate"),
+        (0.8501, "dpsgd (paper) lost, all was the learning rate, not privacy"),
         (0.75, "Other settings do not help"),
     ],
 )
