@@ -90,7 +90,7 @@ def take(driver: Any, page: Path, name: str, parts: list[str], height: int | Non
         )
         for part in parts
     ]
-    left, top = min(box[0] for box in boxes) - 16, min(box[1] for box in boxes) + 6
+    left, top = min(box[0] for box in boxes) - 16, min(box[1] for box in boxes) - 4
     right, bottom = max(box[2] for box in boxes) + 16, max(box[3] for box in boxes) + 12
     tall = bottom - top if height is None else min(height, bottom - top)
     taken = picture(driver, {"x": left, "y": top, "width": right - left, "height": tall})

@@ -5,6 +5,7 @@ import pytest
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, StepRelease
 from plumbline.mechanism.rounding import rounded_up
+from plumbline.mechanism.shared_ledger import SharedLedger
 from tests.cli.calling import Called
 
 
@@ -30,6 +31,21 @@ def test_what_each_run_and_all_of_them_spent(call: Called, tmp_path: Path) -> No
     assert f"at delta 1e-5: {rounded_up(found['epsilon'], 4)}." in call.out
     assert "budget: epsilon 5" in call.out
     assert call("ledger", path, "--delta", "1") == 2
+
+
+def test_runs_that_are_alike_are_one_line(call: Called, tmp_path: Path) -> None:
+    query = GaussianQuery(name="gradient", sensitivity=1.0, noise_multiplier=2.0)
+    release = StepRelease(sampling=PoissonSampling(rate=0.1), queries=(query,)).to_dict()
+    with SharedLedger.open(tmp_path / "ledger") as ledger:
+        for run, part in (("a", "trial"), ("b", "trial"), ("c", "run")):
+            ledger.describe(run, {"title": "DP-SGD, seed 0", "part": part})
+            ledger.charge(release, run=run, step=0)
+    assert call("ledger", tmp_path) == 0
+    lines = [line.split() for line in call.out.splitlines() if line.startswith("DP-SGD")]
+    assert [(line[-1], line[3:5]) for line in lines] == [
+        ("run", ["1", lines[1][-2]]),
+        ("trial", ["(2", "times)"]),
+    ]
 
 
 def test_a_run_without_noise(call: Called, tmp_path: Path) -> None:

@@ -69,6 +69,28 @@ def test_the_look_for_machines(call: Called) -> None:
     assert "Did you mean 'died'" in call.err
 
 
+def test_a_look_tells_what_a_run_would_stop_over_when_it_is_paid_for(call: Called) -> None:
+    """Of thirty classes none has the rows to be found, though all rows together are enough."""
+    rows = [f"{place % 97},{'ab'[place % 2]},s{place * 7 % 30}" for place in range(4000)]
+    Path("species.csv").write_text("\n".join(["size,side,species", *rows]) + "\n")
+    assert call("data", "look", "species.csv", "--target", "species") == 0
+    said = " ".join(call.out.split())
+    assert "No value of species has so many: declare them, or the run stops once that" in said
+    assert "To go on, with the table's own values for A,B:" in said
+    assert said.endswith("--target species --categories species=A,B")
+    train = ["train", "--data", "species.csv", "--target", "species"]
+    assert call(*train) == 2
+    assert "a twentieth of epsilon, which is spent" in call.err
+    assert call("data", "look", "species.csv", "--target", "side") == 0
+    assert "No value of species has so many: declare them, or the run goes on" in call.out
+    assert call.out.strip().endswith("plumbline train --data species.csv --target side")
+    dropping = ["--drop", "size", "--missing-value", "NA"]
+    assert call("data", "look", "species.csv", "--target", "side", *dropping) == 0
+    assert call.out.strip().endswith(
+        "--target side --missing-value NA --drop size --categories species=A,B"
+    )
+
+
 def test_without_options_what_is_no_category_is_left_out_and_that_is_said(call: Called) -> None:
     assert call(*RUN, *QUICK, "--epsilon", "8", "--categories", "died=no,yes") == 0
     for name in ("patient", "admitted", "diagnosis", "notes"):

@@ -62,6 +62,24 @@ def test_a_model_that_knows_nothing_does_not_beat_the_baseline() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("found", "wrongly", "words"),
+    [
+        (2, 1, "does not clearly beat the baseline: its accuracy is 83.0%, and one class for all"),
+        (6, 4, "is right hardly more often than one class for all would be (84.0%, not 82.0%)"),
+    ],
+)
+def test_a_model_that_chance_may_put_above_the_baseline_is_not_said_to_be_below(
+    found: int, wrongly: int, words: str
+) -> None:
+    """Of 100 records 18 are positive; some of these are found, and some others with them."""
+    labels = [1] * 18 + [0] * 82
+    chances = [0.8] * found + [0.4] * (18 - found) + [0.8] * wrongly + [0.3] * (82 - wrongly)
+    said = not_better(report(labels, chances, [0, 1] * 50))
+    assert said is not None
+    assert words in said
+
+
 def test_nothing_is_said_of_a_model_that_is_better() -> None:
     labels = [0] * 50 + [1] * 50
     assert not_better(report(labels, [0.1] * 50 + [0.9] * 50, [0, 1] * 50)) is None

@@ -120,10 +120,11 @@ def data_look(
         drop=names_in(drop or ()),
         missing_values=("", *(missing_value or ())),
     )
+    words, declare = _found_privately(seen)
+    command = None if seen.stuck else " ".join([seen.command, *declare])
     if json_:
         columns = [{name: getattr(one, name) for name in _SHOWN} for one in seen.columns]
         facts = {"rows": seen.rows, "classes": dict(seen.classes), "columns": columns}
-        command = None if seen.stuck else seen.command
         show_json({**facts, "problems": list(seen.problems), "command": command})
         return
     shown = table("column", "taken for", "different", "missing", "what is wrong, and what to do")
@@ -132,10 +133,10 @@ def data_look(
     for one in seen.columns:
         different = f">{KEPT:,}" if one.different is None else f"{one.different:,}"
         missing = f"{100 * one.missing / seen.rows:.1f} %" if one.missing else ""
-        words = f"{one.wrong[:1].upper()}{one.wrong[1:]}. {one.advice}" if one.wrong else ""
+        wrong = f"{one.wrong[:1].upper()}{one.wrong[1:]}. {one.advice}" if one.wrong else ""
         kind = "groups" if one.name in seen.sensitive else one.kind
         kind = "target" if one.name == predicted else kind
-        shown.add_row(one.name or "''", kind, different, missing, words)
+        shown.add_row(one.name or "''", kind, different, missing, wrong)
     console.print(shown)
     for problem in seen.problems:
         show(problem)
@@ -144,35 +145,44 @@ def data_look(
         show(f"Of {seen.rows:,} rows, {predicted} is {', '.join(shares)}.")
     else:
         show(f"{seen.rows:,} rows.")
-    if words := _found_privately(seen):
+    if words:
         show(words)
     show("This was read from the rows as they are: it is for your eyes, and not for release.")
     console.print()
-    if seen.stuck:
+    if command is None:
         show(
             "No option mends all of this: mend the table, or choose other columns, and look again."
         )
         return
-    show(f"To go on{'' if target else ', with the column to predict'}:")
-    console.print(seen.command, highlight=False, soft_wrap=True)
+    blanks = [] if target else ["with the column to predict"]
+    blanks += ["with the table's own values for A,B"] if declare else []
+    show(f"{', '.join(['To go on', *blanks])}:")
+    console.print(command, highlight=False, soft_wrap=True)
 
 
-def _found_privately(seen: TableLook) -> str:
-    """How many rows a value must have to be found by the command that is proposed."""
+def _found_privately(seen: TableLook) -> tuple[str, list[str]]:
+    """How many rows must have a value for the proposed command to find it, and what to declare.
+
+    Without that it would stop after it has paid for the search. Nothing public tells so
+    beforehand; a look may.
+    """
     from plumbline.data import DataError, Schema
     from plumbline.data.table_plan import plan_table
-    from plumbline.data.table_schema import DATE
+    from plumbline.data.table_schema import CATEGORY, DATE, Column
     from plumbline.experiments.private_schema import SchemaQuestion
+    from plumbline.experiments.schema_checks import declaring, least_rows, stopping
+    from plumbline.formats import listed
     from plumbline.instruments.describing import DELTA, EPSILON
 
     drop = [value for one in seen.columns for option, value in one.options if option == "--drop"]
+    drop += seen.drop
     sure = {
         one.name: one.column
         for one in seen.columns
         if one.name not in drop and (one.column.complete or one.column.kind == DATE)
     }
     if seen.target is None or seen.stuck:
-        return ""
+        return "", []
     read = {**seen.options, **seen.given}
     form: dict[str, Any] = {option.strip("-"): value for option, value in read.items()}
     try:
@@ -185,13 +195,12 @@ def _found_privately(seen: TableLook) -> str:
             **form,
         )
     except DataError:
-        return ""
+        return "", []
     question = SchemaQuestion.about(plan, epsilon=EPSILON, delta=DELTA)
     if question is None or not question.asked:
-        return ""
-    asked = question.asked
-    rows = max(max(question.passing(n), question.threshold(n, len(asked))) for n in asked)
-    needed = float(f"{rows:.2g}")
+        return "", []
+    least = {name: least_rows(plan, question, name) for name in question.asked}
+    needed = float(f"{max(least.values()):.2g}")
     words = (
         f"What you do not declare is found privately, at epsilon {EPSILON:g} if some {needed:,.0f} "
         "training rows have it"
@@ -201,8 +210,21 @@ def _found_privately(seen: TableLook) -> str:
             f"{words}: this table is too small for that. Declare it (`plumbline data schema` "
             "writes a file to fill in), or take it from the rows (--from-data), which epsilon does "
             "not cover."
-        )
-    return f"{words}; `plumbline data schema` writes a file to declare it in."
+        ), []
+    words += "; `plumbline data schema` writes a file to declare it in."
+    hidden = [
+        one.name
+        for one in seen.columns
+        if one.name in least
+        and one.column.kind == CATEGORY
+        and one.most is not None
+        and plan.training_share * one.most < least[one.name]
+    ]
+    stops = stopping(plan, hidden)
+    if hidden:
+        end = "stops once that is paid for" if stops else "goes on without"
+        words += f" No value of {listed(hidden)} has so many: declare them, or the run {end}."
+    return words, [declaring(name, Column()) for name in stops]
 
 
 _SHOWN = ("name", "kind", "missing", "different", "wrong", "advice", "options")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,14 +93,16 @@ def _show(facts: dict[str, Any]) -> None:
     from plumbline.mechanism.rounding import rounded_up
 
     shared = "budget" in facts
-    shown = table("run", "steps charged", "epsilon", *(["made for", "released"] if shared else []))
+    shown = table("run", "steps", "epsilon", *(["made for", "released"] if shared else []))
     rows = [(row.get("title", run), row) for run, row in facts["runs"].items()]
+    alike: Counter[tuple[str, ...]] = Counter()  # such as the trials of a method
     for title, row in sorted(rows, key=_place) if shared else rows:
-        cells = [title, f"{row['steps']:,}"]
-        cells.append(rounded_up(row["epsilon"], 4, "infinite"))
+        cells = [title, f"{row['steps']:,}", rounded_up(row["epsilon"], 4, "infinite")]
         if shared:
             cells += [row.get("part", ""), "yes" if row.get("released") else ""]
-        shown.add_row(*cells)
+        alike[tuple(cells)] += 1
+    for (title, *others), times in alike.items():
+        shown.add_row(title if times == 1 else f"{title} ({times} times)", *others)
     console.print(shown)
     if shared:
         for sentence in facts["budget"]["words"]:

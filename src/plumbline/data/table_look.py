@@ -44,7 +44,7 @@ class TableLook:
         problems: What is wrong with the file as a whole.
         options: What says so on the command line.
         given: How the file was read, as on the command line.
-        target, sensitive: As they were given.
+        target, sensitive, drop, missing_values: As they were given.
         classes: How many rows each class has, if there are few.
         stuck: Whether something is wrong that no option mends.
     """
@@ -57,6 +57,8 @@ class TableLook:
     given: Mapping[str, str]
     target: str | None
     sensitive: tuple[str, ...]
+    drop: tuple[str, ...]
+    missing_values: tuple[str, ...]
     classes: Mapping[str, int]
     stuck: bool
 
@@ -83,7 +85,9 @@ class TableLook:
         if not lines:
             return ""
         listed = "\n".join(f"- {line}" for line in lines)
-        added = _words(self.options, (one for one in self.columns if one.wrong and not one.remark))
+        added = _words(
+            self.options.items(), (one for one in self.columns if one.wrong and not one.remark)
+        )
         more = f"\nAdd to the command: {shlex.join(added)}" if added else ""
         return f"All that stands in the way:\n{listed}{more}"
 
@@ -94,7 +98,10 @@ class TableLook:
         words += ["--target", self.target or "COLUMN"]
         for name in self.sensitive:
             words += ["--sensitive", name]
-        return shlex.join([*words, *_words({**self.options, **self.given}, self.columns)])
+        told = [*self.options.items(), *self.given.items()]
+        told += [("--missing-value", cell) for cell in self.missing_values if cell]
+        told += [("--drop", name) for name in self.drop]
+        return shlex.join([*words, *_words(told, self.columns)])
 
 
 def look_at(
@@ -177,6 +184,7 @@ def look_at(
     few = classes is not None and len(classes) <= MOST_CLASSES
     return TableLook(
         path, rows, tuple(columns), tuple(problems), options, given, target, tuple(sensitive),
+        tuple(drop), tuple(missing_values),
         dict((classes or Counter()).most_common()) if few else {},
         bool(ragged) or bare or any(c.wrong and not (c.remark or c.options) for c in columns),
     )  # fmt: skip
@@ -211,11 +219,11 @@ def _tallied(
     return tallies, rows
 
 
-def _words(options: Mapping[str, str], columns: Iterable[ColumnTally]) -> list[str]:
+def _words(options: Iterable[tuple[str, str]], columns: Iterable[ColumnTally]) -> list[str]:
     """Options of the file and of columns, as the words of a command."""
     words = list[str]()
     lists: dict[str, list[str]] = {"--categorical": [], "--drop": []}
-    pairs = [*options.items(), *(pair for one in columns for pair in one.options)]
+    pairs = [*options, *(pair for one in columns for pair in one.options)]
     for option, value in dict.fromkeys(pairs):  # of several columns, each once
         if option in lists:
             lists[option].append(_quoted(value))

@@ -57,6 +57,7 @@ class ColumnTally:
             "id", "constant" or "empty".
         missing: How many of its cells are missing.
         different: How many different cells it has; None for more than ``KEPT``.
+        most: How many rows have its most frequent cell; None if there are so many cells.
         wrong: What stands in the way; empty if nothing does.
         remark: Whether a run can go on all the same.
         advice: What to do.
@@ -68,6 +69,7 @@ class ColumnTally:
     kind: str
     missing: int
     different: int | None
+    most: int | None = None
     wrong: str = ""
     remark: bool = False
     advice: str = ""
@@ -146,7 +148,11 @@ class Tally:
             self._note_numbers(self._kept)
             self._numeric = self._odd < _MOSTLY * self.present
         found = ColumnTally(
-            self.name, "empty", self.missing, None if self._full else len(self._kept)
+            self.name,
+            "empty",
+            self.missing,
+            None if self._full else len(self._kept),
+            None if self._full else max(self._kept.values(), default=0),
         )
         if self._known.kind is not None:
             return self._declared(replace(found, column=self._known, kind=self._known.kind))

@@ -65,14 +65,31 @@ def check_found(
     Raises:
         TableError: If nothing was found of the target, or of any column to learn from.
     """
-    if plan.target in empty or set(plan.features) <= set(empty):
-        rows = max(_least(plan, question, name) for name in empty)
+    if stopping(plan, empty):
+        rows = max(least_rows(plan, question, name) for name in empty)
         _refuse(
             plan, schema, empty,
             "was found privately for a twentieth of epsilon, which is spent: a value shows if some "
             f"{_about(rows)} training rows have it, and with three times the epsilon if a third of "
             "these do.",
         )  # fmt: skip
+
+
+def least_rows(plan: TablePlan, question: SchemaQuestion, name: str) -> float:
+    """How many rows must have a value, a number say, for it to be found."""
+    kinds = {one: plan.schema[one].kind for one in question.asked}
+    ways = [question.passing(name)] if kinds[name] in (*MEASURED, None) else []
+    if kinds[name] not in MEASURED:
+        categorical = sum(kind not in MEASURED for kind in kinds.values())
+        ways.append(question.threshold(name, categorical))
+    return max(ways)
+
+
+def stopping(plan: TablePlan, empty: Sequence[str]) -> list[str]:
+    """Of columns of which nothing is found, those without which a run stops."""
+    if plan.target in empty:
+        return [plan.target]
+    return [*empty] if set(plan.features) <= set(empty) else []
 
 
 def declaring(name: str, column: Column) -> str:
@@ -95,20 +112,10 @@ def _at_risk(plan: TablePlan, question: SchemaQuestion, rows: int) -> Iterator[s
 def _missed(plan: TablePlan, question: SchemaQuestion, name: str, rows: int) -> float:
     """How likely nothing is found of a column, if half of so many rows have one value."""
     kind = plan.schema[name].kind
-    found = float(special.ndtr((rows / 2 - _least(plan, question, name)) / question.std(name)))
+    found = float(special.ndtr((rows / 2 - least_rows(plan, question, name)) / question.std(name)))
     if kind is None:  # which must be plain first
         found *= float(special.ndtr(rows / question.kind_std - SURE))
     return 1 - found
-
-
-def _least(plan: TablePlan, question: SchemaQuestion, name: str) -> float:
-    """How many rows must have a value, a number say, for it to be found."""
-    kinds = {one: plan.schema[one].kind for one in question.asked}
-    ways = [question.passing(name)] if kinds[name] in (*MEASURED, None) else []
-    if kinds[name] not in MEASURED:
-        categorical = sum(kind not in MEASURED for kind in kinds.values())
-        ways.append(question.threshold(name, categorical))
-    return max(ways)
 
 
 def _about(rows: float) -> str:

@@ -99,14 +99,16 @@ def not_better(report: Report, subject: str = "The model") -> str | None:
         return None
     balanced = _known(overall.get(BALANCED))
     if _ranks(overall) and balanced is not None and balanced > _TELLS_APART:
+        often = "less often" if own < base else "hardly more often"
         return (
-            f"{subject} is right less often than one class for all would be ({percent(own)}, not "
+            f"{subject} is right {often} than one class for all would be ({percent(own)}, not "
             f"{percent(base)}), as is usual where the threshold is low for a rare class; it tells "
             f"the classes apart: its balanced accuracy is {percent(balanced)}, not 50%."
         )
+    clearly = "clearly " if own > base else ""  # by no more than chance may add
     return (
-        f"{subject} does not beat the baseline: its accuracy is {percent(own)}, and one class for "
-        f"all would have {percent(base)}.{advice}"
+        f"{subject} does not {clearly}beat the baseline: its accuracy is {percent(own)}, and one "
+        f"class for all would have {percent(base)}.{advice}"
     )
 
 

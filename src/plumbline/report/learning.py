@@ -87,10 +87,13 @@ def _not_better_together(study: Study, titles: Sequence[str]) -> str:
         who = "None of the methods"
     elif set(titles) == set(study.private):
         who = "None of the private methods"
-    verb = "beats" if who.startswith("None") else "do not beat"
+    base = baseline_of(study.row(titles[0]).seeds.overall)
+    own = (mean_of(study, title, study.main) for title in titles)
+    above = base is not None and any(one is not None and one > base for one in own)
+    clearly = "clearly " if above else ""  # above it by no more than chance may add
+    verb = f"{clearly}beats" if who.startswith("None") else f"do not {clearly}beat"
     if study.main == R2:
         return f"{who} {verb} the mean of the target."
-    base = baseline_of(study.row(titles[0]).seeds.overall)
     text = f"{who} {verb} the accuracy of one class for all ({percent(base)})."
     if any(needs_threshold(study.row(title).seeds) for title in titles):
         known = [v for t in titles if (v := mean_of(study, t, AUC)) is not None]

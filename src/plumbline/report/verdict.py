@@ -131,13 +131,13 @@ def _settings(study: Study) -> str:
             f"{points(old)}."
         )
     now = "nothing" if new <= 0 else f"{points(new)} points"
-    share = "All of it" if part >= 0.995 else f"{percent(part, digits=0)} of that"
+    share = "all" if part >= 0.995 else percent(part, digits=0)
     doubt = " The seeds vary about as much as that." if unsure else ""
     if new < -_FEW:
         doubt += " The non-private runs were not at their best either."
     return (
-        f"{share} was {what}, not privacy: {other}, {changed}, lost {now} overall, not "
-        f"{points(old)}.{doubt}"
+        f"Of the {points(old)} points that {title} lost, {share} was {what}, not privacy: {other}, "
+        f"{changed}, lost {now} overall.{doubt}"
     )
 
 
