@@ -379,8 +379,8 @@ def test_a_callback_that_moves_the_weights_is_warned_of_and_stated(tmp_path: Pat
     made = trainer(tmp_path, callbacks=[Moves()], save_strategy="no", max_steps=3)
     with pytest.warns(WeightsMoved):
         made.train()
-    assert made.private.moved == 2
-    assert "Before 2 of the steps" in " ".join(made.statement().split())
+    assert made.private.moved == 3
+    assert "After 3 of the steps" in " ".join(made.statement().split())
 
 
 @pytest.fixture(scope="module")

@@ -80,11 +80,22 @@ MUTANTS = (
         "an optimizer beside the run, unsaid",
         "a hook trains on the records without noise, and the statement has the run's epsilon alone",
         "training/private.py",
-        "            self.moved += 1\n",
+        "            self.own_weights.times += 1\n",
         "            pass\n",
         (
             "training/test_own_weights.py",
             f"{_LIGHTNING}::test_an_optimizer_in_a_hook_is_warned_of_and_stated",
+        ),
+    ),
+    Mutant(
+        "an optimizer after the last step, unsaid",
+        "a hook at the end trains on the records without noise, and no step follows to notice it",
+        "training/private.py",
+        "return self.own_weights.times + self.own_weights.moved\n",
+        "return self.own_weights.times\n",
+        (
+            "training/test_own_weights.py::test_an_optimizer_beside_the_run_is_warned_of_once_and_stated",
+            "training/test_own_weights.py::test_a_change_before_a_save_is_remembered_and_counted_once",
         ),
     ),
     Mutant(

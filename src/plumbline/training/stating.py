@@ -59,7 +59,7 @@ def _of_moved(steps: int) -> list[str]:
     if not steps:
         return []
     return [
-        f"Before {steps} of the steps, something beside the run had changed the weights: an "
+        f"After {steps} of the steps, something beside the run has changed the weights: an "
         "optimizer of its own, say, or a projection. The guarantee holds if that looked at no "
         "private record."
     ]
