@@ -516,6 +516,8 @@ class Private:
                 )
             update = self.released = self._released(batch)
         batch.losses.warn_of_bad(len(batch), stacklevel=4)
+        if batch.step == 0:
+            batch.losses.warn_of_zero(len(batch), stacklevel=4)
         summed = {name: g + public[name] if public else g for name, g in update.items()}
         self.keeper.release(self, batch.step, summed)
         self.apply(summed)

@@ -60,6 +60,6 @@ def _of_moved(steps: int) -> list[str]:
         return []
     return [
         f"After {steps} of the steps, something beside the run has changed the weights: an "
-        "optimizer of its own, say, or a projection. The guarantee holds if that looked at no "
-        "private record."
+        "optimizer of its own, say, a projection, or an average that was put in their place. The "
+        "guarantee holds if that looked at no private record."
     ]
