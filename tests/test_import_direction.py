@@ -16,8 +16,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "plumbline"
 # These know nothing of the others.
 # fmt: off
 SHARED = {"checks", "compiled", "durable", "file_lock", "formats", "record_errors",
-          "record_random", "registry", "results", "spaces", "state", "transformer_masks",
-          "without_trace"}
+          "record_random", "registry", "repeated_records", "results", "spaces", "state",
+          "transformer_masks", "without_trace"}
 # fmt: on
 STAGES = {"sampling", "noise", "gradients", "evaluation", "clipping", "mechanism"} | SHARED
 CORE = STAGES | {"training", "methods", "augmentations"}
@@ -54,6 +54,7 @@ ALLOWED: dict[str, set[str]] = {
     "record_errors": set(),
     "record_random": set(),
     "registry": set(),
+    "repeated_records": set(),
     "spaces": set(),
     "state": set(),
     "transformer_masks": {"without_trace"},
@@ -66,9 +67,10 @@ ALLOWED: dict[str, set[str]] = {
         "checks",
         "compiled",
         "record_errors",
-        "record_random",
+        "record_random",  # a coin for each row
         "registry",
-    },  # a coin for each row
+        "repeated_records",
+    },
     "models": {"checks", "registry", "transformer_masks", "without_trace"},
     "fairness": {"checks", "formats", "results"},
     "diagnostics": CORE,  # one probe, through the run's method

@@ -219,6 +219,20 @@ def test_a_run_is_neither_forgotten_nor_taken_back(tmp_path: Path) -> None:
 
 # What older versions of peft say of a model without a name, which one from a config has not.
 @pytest.mark.filterwarnings("ignore:Could not find a config file in  - ")
+@pytest.mark.parametrize("change", ["max_steps", "gradient_accumulation_steps", "train_dataset"])
+def test_a_run_that_goes_on_is_the_one_that_was_planned(change: str, tmp_path: Path) -> None:
+    made = trainer(tmp_path, callbacks=[StopAt(1)])
+    made.train()
+    owner = made if change == "train_dataset" else made.args
+    value = getattr(owner, change)
+    setattr(owner, change, value * 2)
+    with pytest.raises(ValueError, match="What it costs was planned"):
+        made.train(resume_from_checkpoint=True)
+    assert made.private.charged == 1
+    setattr(owner, change, value)
+    assert made.train(resume_from_checkpoint=True).global_step == STEPS
+
+
 def test_lora_trains_the_adapter_alone(tmp_path: Path) -> None:
     config = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
     model = peft.get_peft_model(network(), config)
@@ -284,7 +298,6 @@ def test_the_loss_of_a_batch_is_that_of_each_record_alone() -> None:
         ("fsdp", True),
         ("data_seed", 1),
         ("skip_memory_metrics", False),
-        ("dataloader_drop_last", True),
         ("neftune_noise_alpha", 5.0),
         ("label_smoothing_factor", 0.1),
         ("include_num_input_tokens_seen", "all"),
@@ -305,12 +318,12 @@ def test_a_setting_that_does_not_go_with_the_accounting_is_refused_before_any_ch
 
 
 FOLLOWED = """
-    adam_beta1 adam_beta2 adam_epsilon dataloader_multiprocessing_context dataloader_num_workers
-    dataloader_pin_memory dataloader_prefetch_factor ddp_backend ddp_timeout full_determinism
-    gradient_accumulation_steps learning_rate local_rank lr_scheduler_kwargs max_steps
-    num_train_epochs optim_args optim_target_modules output_dir per_device_train_batch_size
-    remove_unused_columns save_only_model save_steps save_strategy save_total_limit seed tf32
-    use_cache use_cpu warmup_steps weight_decay
+    adam_beta1 adam_beta2 adam_epsilon dataloader_drop_last dataloader_multiprocessing_context
+    dataloader_num_workers dataloader_pin_memory dataloader_prefetch_factor ddp_backend
+    ddp_timeout full_determinism gradient_accumulation_steps learning_rate local_rank
+    lr_scheduler_kwargs max_steps num_train_epochs optim_args optim_target_modules output_dir
+    per_device_train_batch_size remove_unused_columns save_only_model save_steps save_strategy
+    save_total_limit seed tf32 use_cache use_cpu warmup_steps weight_decay
 """  # by the private run or by what the base class does before it
 LOOKED_AT = "accelerator_config lr_scheduler_type optim"  # by refuse, beside the table
 ELSEWHERE = """
@@ -379,8 +392,8 @@ def test_a_callback_that_moves_the_weights_is_warned_of_and_stated(tmp_path: Pat
     made = trainer(tmp_path, callbacks=[Moves()], save_strategy="no", max_steps=3)
     with pytest.warns(WeightsMoved):
         made.train()
-    assert made.private.moved == 2
-    assert "Before 2 of the steps" in " ".join(made.statement().split())
+    assert made.private.moved == 3
+    assert "After 3 of the steps" in " ".join(made.statement().split())
 
 
 @pytest.fixture(scope="module")
@@ -403,7 +416,7 @@ def test_parts_that_would_act_beside_the_step_are_refused(tmp_path: Path) -> Non
         "callbacks": ("LooksAtGradients has on_pre_optimizer_step", [LooksAtGradients()]),
         "compute_loss_func": ("give loss= to PrivateTrainer", lambda *_: None),
         "data_collator": ("packs several", transformers.DataCollatorWithFlattening()),
-        "settings": ("settings has budget", {"budget": 1}),
+        "settings": ("budget cannot be given", {"budget": 1}),
     }
     for name, (message, part) in parts.items():
         with pytest.raises(ValueError, match=message):
@@ -484,10 +497,13 @@ def test_worker_processes_read_the_same_records(whole: PrivateTrainer, tmp_path:
         train_dataset=Fetched(texts()),
         settings={"seed": 3},
         dataloader_num_workers=1,
+        dataloader_drop_last=True,  # of a last batch, which there is not
     )
     made.train()
     assert torch.equal(weights(made.model), weights(whole.model))
-    assert "the batch size of 6 is the expected one" in " ".join(made.statement().split())
+    stated = " ".join(made.statement().split())
+    assert "the batch size of 6 is the expected one" in stated
+    assert "drop_last has no meaning" in stated
 
 
 def test_the_base_class_makes_no_step_and_no_search(ready: PrivateTrainer) -> None:

@@ -111,4 +111,7 @@ def test_a_batch_is_no_pair() -> None:
     mine = private()
     with pytest.raises(TypeError, match=r"for batch in private.*private\.step\(batch\)"):
         _x, _y = next(iter(mine))
+    for use in (lambda b: b[0], lambda b: b["labels"], lambda b: b.to("cpu"), lambda b: b.items()):
+        with pytest.raises((TypeError, AttributeError), match="not a tuple of tensors"):
+            use(next(iter(mine)))
     assert mine.charged == 0

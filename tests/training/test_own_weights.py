@@ -11,7 +11,7 @@ import plumbline as pl
 from plumbline.training import WeightsMoved
 from tests.training.small import LOSS, data, private
 
-SAID = re.compile(r"Before (\d+) of the steps, something\s+beside the run had changed the weights")
+SAID = re.compile(r"After (\d+) of the steps, something\s+beside the run has changed the weights")
 
 
 def said(run: pl.Private) -> int:
@@ -47,6 +47,8 @@ def test_an_optimizer_beside_the_run_is_warned_of_once_and_stated(averaging: flo
         train(run)
     assert [one.filename for one in found] == [__file__]
     assert said(run) == run.moved == 3  # not before the first step
+    second_optimizer(run.model)
+    assert said(run) == run.moved == 4  # no step follows that could notice it
 
 
 def test_a_change_through_data_is_noticed_and_one_that_is_undone_is_not() -> None:
@@ -95,3 +97,19 @@ def test_a_run_that_goes_on_remembers(secure: bool, tmp_path: Path) -> None:
     for batch in again:  # without a warning, which would be an error
         again.step(batch)
     assert said(again) == 1
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_change_before_a_save_is_remembered_and_counted_once(steps: int, tmp_path: Path) -> None:
+    noise = {"seed": None, "deterministic": False}
+    run = private(checkpoint=tmp_path / "run.pt", **noise)
+    run.step(next(iter(run)))
+    second_optimizer(run.model)
+    run.save()
+    if steps:
+        with pytest.warns(WeightsMoved):
+            run.step(next(iter(run)))  # which the journal has, and no checkpoint
+    run.close()
+    again = private(checkpoint=tmp_path / "run.pt", **noise)
+    assert again.steps_done == 1 + steps
+    assert said(again) == said(run) == 1

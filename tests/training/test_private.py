@@ -556,6 +556,7 @@ class TestRandomness:
         run(mine)
         assert torch.equal(torch.get_rng_state(), state)
 
+    @pytest.mark.filterwarnings("ignore:The loss of every record")  # on purpose
     def test_noise_is_that_of_the_step(self) -> None:
         # Zero gradients everywhere: what moves the weights is the noise alone.
         model = network()

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from torch import Tensor, nn
 
 import plumbline as pl
 from plumbline.clipping import Flat
 from plumbline.evaluation import Bam, DpSam
 from plumbline.gradients import capture
 from plumbline.methods import compose
-from plumbline.training import NotCovered, batches
+from plumbline.training import BadRecords, NotCovered, batches
 from tests.training.small import LOSS, budget, data, private
 
 X, Y = data()
@@ -27,6 +28,14 @@ def test_it_is_printed_with_its_mark() -> None:
     assert loss == 0.69314
     assert type(loss + 1) is float
     assert json.loads(json.dumps({"loss": loss})) == {"loss": 0.69314}
+
+
+def test_what_a_loop_asks_of_a_loss() -> None:
+    loss = NotCovered(0.5)
+    assert f"{loss.item()}" == "0.5 (not covered by epsilon)"
+    assert not hasattr(loss, "grad_fn")
+    with pytest.raises(AttributeError, match=r"no 'backward': the weights are updated already"):
+        loss.backward()
 
 
 @pytest.mark.parametrize(
@@ -81,3 +90,26 @@ def test_losses_that_are_not_finite_are_left_out() -> None:
     with torch.no_grad():
         expected = float(LOSS(mine.model(x[rest]), Y[rest]).mean())
     assert mine.step(batch) == pytest.approx(expected, rel=1e-5)
+
+
+@pl.batch_loss
+def in_batch_negatives(model: nn.Module, batch: Any) -> Tensor:
+    z = model(batch[0])
+    return LOSS(z @ z.T, torch.arange(len(z)))
+
+
+def test_a_loss_that_compares_records_finds_none_and_is_warned_of_once() -> None:
+    mine = private(loss=in_batch_negatives)
+    batches = iter(mine)
+    with pytest.warns(BadRecords, match="finds no other"):
+        mine.step(next(batches))
+    mine.step(next(batches))
+
+
+def test_a_loss_that_is_zero_for_some_is_none_of_that() -> None:
+    @pl.batch_loss
+    def some(model: nn.Module, batch: Any) -> Tensor:
+        return LOSS(model(batch[0]), batch[1]) * batch[1]
+
+    mine = private(loss=some)
+    mine.step(next(iter(mine)))

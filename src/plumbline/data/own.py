@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset, default_collate
 from plumbline.data.base import Constant, Split, Splits
 from plumbline.data.encoding import split
 from plumbline.record_errors import RecordError, read_quietly
+from plumbline.repeated_records import refuse_repeated
 
 Groups = Sequence[int] | Tensor
 
@@ -166,6 +167,7 @@ def _part(data: Any, features: Groups | None = None) -> Split:
         x, y, *third = (torch.as_tensor(one) for one in data)
         rows: Tensor | Wrapped = x.float() if x.dtype == torch.float64 else x
     else:
+        refuse_repeated(data)
         y, *third = _read(data)
         rows = Wrapped(data)
     if features is not None:

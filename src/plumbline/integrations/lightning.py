@@ -17,10 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
-from plumbline.integrations.epochs import epoch_steps
-from plumbline.mechanism import Budget
+from plumbline.integrations.planned_run import PlannedRun
 from plumbline.methods import Method
-from plumbline.private_training import make_private
 from plumbline.training import Private, batch_loss
 
 try:
@@ -39,15 +37,13 @@ from plumbline.integrations.lightning_refusals import (
     refuse_trainer,
 )
 
-_OURS = ("budget", "collate", "method", "loss", "schedulers")
-
 
 class PrivateStrategy(SingleDeviceStrategy):
     """Trains with differential privacy: ``Trainer(strategy=PrivateStrategy(...))``.
 
-    The loader's batch size becomes the expected batch size, and an epoch as many steps as the
-    loader has batches. ``max_epochs`` or ``max_steps`` is the length of the run. Epsilon, spent so
-    far, is logged as ``epsilon`` and shown in the progress bar.
+    The loader's batch size becomes the expected batch size, and an epoch as many steps as it takes
+    to draw all records on average. ``max_epochs`` or ``max_steps`` is the length of the run.
+    Epsilon, spent so far, is logged as ``epsilon`` and shown in the progress bar.
 
     With ``checkpoint="run.pt"`` among the settings, the run is kept in that file with a journal,
     and calling ``fit`` again in a new process goes on with it, at the step after the last one that
@@ -82,21 +78,15 @@ class PrivateStrategy(SingleDeviceStrategy):
         **settings: Any,
     ) -> None:
         super().__init__(device=device)
-        taken = [name for name in _OURS if name in settings]
-        if taken:
-            raise ValueError(
-                f"{', '.join(taken)} cannot be given: the strategy takes them from its own "
-                "arguments, the module and the loader. Leave them out."
-            )
         self.private: Private | None = None
-        self._method = method
-        self._budget: dict[str, Any] = {
-            "delta": delta,
-            "epsilon": epsilon,
-            "noise_multiplier": noise_multiplier,
-            "records": records,
-        }
-        self._settings = settings
+        self._planned = PlannedRun(
+            method=method,
+            delta=delta,
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            records=records,
+            settings=settings,
+        )
         self._trainer: Trainer | None = None
         self._loader: Any = None
         self._steps = _Steps(0)
@@ -122,11 +112,7 @@ class PrivateStrategy(SingleDeviceStrategy):
             raise ValueError("There are several training loaders, and a run has one data set.")
         refuse_loader(dataloader)
         self._loader = dataloader
-        self._steps = _Steps(
-            epoch_steps(
-                dataloader.dataset, dataloader.batch_size, self._budget["records"], self._settings
-            )
-        )
+        self._steps = _Steps(self._planned.epoch_steps(dataloader.dataset, dataloader.batch_size))
         return self._steps
 
     def on_train_start(self) -> None:
@@ -179,7 +165,7 @@ class PrivateStrategy(SingleDeviceStrategy):
                 "trainer with a new strategy: with the same checkpoint= to go on with the run, or "
                 "without it for a run with a budget of its own."
             )
-        file = self._settings.get("checkpoint")
+        file = self._planned.settings.get("checkpoint")
         if trainer.ckpt_path is not None and (file is None or not Path(file).exists()):
             raise ValueError(
                 f"ckpt_path is {trainer.ckpt_path}, which does not say what was spent: that is in "
@@ -189,18 +175,15 @@ class PrivateStrategy(SingleDeviceStrategy):
             )
 
     def _begin(self, trainer: Trainer) -> Private:
-        loader = self._loader
         ends = (trainer.max_steps, (trainer.max_epochs or -1) * len(self._steps))
         steps = min(end for end in ends if end >= 0)
-        return make_private(
+        return self._planned.begin(
             self._module,
             self.optimizers[0],
-            loader,
+            self._loader,
             loss=batch_loss(_losses),
-            method=self._method,
-            budget=Budget(**self._budget, steps=steps, expected_batch_size=loader.batch_size),
+            steps=steps,
             schedulers=[config.scheduler for config in self.lr_scheduler_configs],
-            **self._settings,
         )
 
     @contextmanager

@@ -8,7 +8,8 @@ follow.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterator, Sized
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
@@ -28,11 +29,12 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
+from plumbline.integrations.refusals import PRECISION, SAMPLING, Allowed, refuse_all, refused
 from plumbline.training.loaders import refuse_own_batches
 
-_SAMPLING = "batches are Poisson samples of all records, which is what the accounting is for"
+_refuse = partial(refuse_all, "PrivateStrategy")
 _SEVERAL = "for several processes use a plain loop under torchrun (docs/distributed.md)"
-_ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
+_ALLOWED: Allowed = {
     "gradient_clip_val": (
         (None, 0),
         "the method clips every record's gradient: set it there, as in dpsgd(clip=0.5)",
@@ -41,17 +43,13 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
         (1,),
         "give the loader the whole batch size, and max_physical_batch= to the strategy",
     ),
-    "overfit_batches": ((0,), _SAMPLING),
-    "limit_train_batches": ((None, 1.0), f"{_SAMPLING}; max_steps ends a run earlier"),
+    "overfit_batches": ((0,), SAMPLING),
+    "limit_train_batches": ((None, 1.0), f"{SAMPLING}; max_steps ends a run earlier"),
     "fast_dev_run": ((False,), "a trial on the records costs privacy: use made-up records"),
     "reload_dataloaders_every_n_epochs": ((0,), "a run has one data set"),
-    "precision": (
-        ("32-true",),
-        "use torch.autocast in the module; weights, sums and noise stay in float32",
-    ),
+    "precision": (("32-true",), PRECISION),
     "num_nodes": ((1,), _SEVERAL),
 }
-"""The values that are allowed, and why no others are."""
 
 _SAME_WEIGHTS = "the noise is calibrated for the same weights to the end: freeze them before fit"
 _SIZE = "what it measures of a step shows how many records it has; measure on made-up records"
@@ -87,24 +85,22 @@ _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_
 
 def refuse_trainer(trainer: Trainer) -> None:
     """Raises if a setting or a callback of the trainer does not go with private training."""
-    _raise(_of_trainer(trainer))
+    _refuse(_of_trainer(trainer))
 
 
 def refuse_module(module: LightningModule, optimizers: list[Any], schedulers: list[Any]) -> None:
     """Raises if the module updates its weights in a way of its own."""
-    _raise(_of_module(module, optimizers, schedulers))
+    _refuse(_of_module(module, optimizers, schedulers))
 
 
 def refuse_loader(loader: Any) -> None:
     """Raises if the training loader chooses records or forms batches in a way of its own."""
     if not isinstance(loader, DataLoader):
-        _raise([f"the training loader is a {type(loader).__name__}: give one torch DataLoader"])
+        _refuse([f"the training loader is a {type(loader).__name__}: give one torch DataLoader"])
     if not hasattr(loader.dataset, "__len__"):
         kind = type(loader.dataset).__name__
-        _raise([f"the data set, a {kind}, has no length: give one with numbered records"])
+        _refuse([f"the data set, a {kind}, has no length: give one with numbered records"])
     refuse_own_batches(loader)
-    if loader.drop_last:
-        _raise([f"the loader has drop_last=True: {_SAMPLING}"])
 
 
 def refuse_epoch(trainer: Trainer, loader: Sized) -> None:
@@ -116,25 +112,18 @@ def refuse_epoch(trainer: Trainer, loader: Sized) -> None:
     """
     if trainer.train_dataloader is not loader:
         kind = type(trainer.train_dataloader).__name__
-        _raise([f"the training loader is in a {kind}: give one torch DataLoader by itself"])
+        _refuse([f"the training loader is in a {kind}: give one torch DataLoader by itself"])
     steps, found = len(loader), trainer.num_training_batches
     if found != steps:
         limit = trainer.limit_train_batches  # 1 is one batch, 1.0 all
         reason = _ALLOWED["limit_train_batches"][1]
-        _raise([f"limit_train_batches is {limit!r}, {found} of an epoch's {steps} steps: {reason}"])
-
-
-def _raise(problems: Iterable[str]) -> None:
-    listed = "\n".join(f"- {problem}." for problem in problems)
-    if listed:
-        raise ValueError(f"PrivateStrategy cannot do this (nothing was charged):\n{listed}")
+        _refuse(
+            [f"limit_train_batches is {limit!r}, {found} of an epoch's {steps} steps: {reason}"]
+        )
 
 
 def _of_trainer(trainer: Trainer) -> Iterator[str]:
-    for name, (allowed, reason) in _ALLOWED.items():
-        value = getattr(trainer, name, allowed[0])
-        if value not in allowed:
-            yield f"{name} is {value!r}: {reason}"
+    yield from refused(trainer, _ALLOWED)
     devices = len(trainer._accelerator_connector._parallel_devices)
     if devices > 1:
         yield f"there are {devices} devices, and one would be used: {_SEVERAL}; or give devices=1"
@@ -173,7 +162,7 @@ def _of_module(
         if is_overridden(name, module):
             yield f"{type(module).__name__} has {name} of its own: {reason}"
     if "dataloader_iter" in inspect.signature(module.training_step).parameters:
-        yield f"training_step takes batches from dataloader_iter itself: {_SAMPLING}"
+        yield f"training_step takes batches from dataloader_iter itself: {SAMPLING}"
     yield from _transfers(module)
     if getattr(module, "_compiler_ctx", None) is not None:
         yield "the module is compiled: nobody can see which records a compiled model mixes"

@@ -9,8 +9,8 @@ every fit is charged before its result exists, so that a search cannot spend uns
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self, cast
 
 import numpy as np
@@ -19,20 +19,13 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from torch import nn
 
-from plumbline.integrations.sklearn_training import (
-    Build,
-    PrivateEstimator,
-    Ranges,
-    bounds,
-    checked,
-    mapped,
-)
-from plumbline.methods import Method
-from plumbline.objectives import OptimizerMaker, mse
+from plumbline.integrations.sklearn_training import PrivateEstimator, bounds, checked, mapped
+from plumbline.objectives import mse
 
 _CLASSES = "the classes: which there are was read from the targets as they are"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """A classifier trained with differential privacy.
 
@@ -70,40 +63,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         total_: The same in words.
     """
 
-    def __init__(
-        self,
-        *,
-        classes: Sequence[Any] | None = None,
-        epsilon: float = 3.0,
-        delta: float | None = None,
-        epochs: float = 20.0,
-        expected_batch_size: int | None = None,
-        records: int | None = None,
-        method: str | Method = "dpsgd",
-        model: str | Build = "linear",
-        hidden: int | Sequence[int] | None = None,
-        optimizer: str | OptimizerMaker = "sgd",
-        learning_rate: float = 0.5,
-        ranges: Ranges | None = None,
-        ledger: str | os.PathLike[str] | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.classes = classes
-        super().__init__(
-            epsilon=epsilon,
-            delta=delta,
-            epochs=epochs,
-            expected_batch_size=expected_batch_size,
-            records=records,
-            method=method,
-            model=model,
-            hidden=hidden,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            ranges=ranges,
-            ledger=ledger,
-            random_state=random_state,
-        )
+    classes: Sequence[Any] | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Trains on the records.
@@ -161,6 +121,7 @@ class PrivateClassifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc
         return tags
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """A regression of one number, trained with differential privacy, by the squared error.
 
@@ -187,40 +148,7 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
             ``total_epsilon_`` and ``total_``.
     """
 
-    def __init__(
-        self,
-        *,
-        target_range: tuple[float, float] | None = None,
-        epsilon: float = 3.0,
-        delta: float | None = None,
-        epochs: float = 20.0,
-        expected_batch_size: int | None = None,
-        records: int | None = None,
-        method: str | Method = "dpsgd",
-        model: str | Build = "linear",
-        hidden: int | Sequence[int] | None = None,
-        optimizer: str | OptimizerMaker = "sgd",
-        learning_rate: float = 0.5,
-        ranges: Ranges | None = None,
-        ledger: str | os.PathLike[str] | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.target_range = target_range
-        super().__init__(
-            epsilon=epsilon,
-            delta=delta,
-            epochs=epochs,
-            expected_batch_size=expected_batch_size,
-            records=records,
-            method=method,
-            model=model,
-            hidden=hidden,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            ranges=ranges,
-            ledger=ledger,
-            random_state=random_state,
-        )
+    target_range: tuple[float, float] | None = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Trains on the records.

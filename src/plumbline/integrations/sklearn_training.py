@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,39 +34,27 @@ Build = Callable[..., nn.Module]
 Ranges = tuple[float, float] | Sequence[tuple[float, float]]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
-    """What both estimators do; see ``PrivateClassifier``."""
+    """What both estimators do; see ``PrivateClassifier``.
 
-    def __init__(
-        self,
-        *,
-        epsilon: float,
-        delta: float | None,
-        epochs: float,
-        expected_batch_size: int | None,
-        records: int | None,
-        method: str | Method,
-        model: str | Build,
-        hidden: int | Sequence[int] | None,
-        optimizer: str | OptimizerMaker,
-        learning_rate: float,
-        ranges: Ranges | None,
-        ledger: str | os.PathLike[str] | None,
-        random_state: Any,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.epochs = epochs
-        self.expected_batch_size = expected_batch_size
-        self.records = records
-        self.method = method
-        self.model = model
-        self.hidden = hidden
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.ranges = ranges
-        self.ledger = ledger
-        self.random_state = random_state
+    A dataclass has the ``__init__`` that scikit-learn asks for: every setting by name, kept as it
+    is.
+    """
+
+    epsilon: float = 3.0
+    delta: float | None = None
+    epochs: float = 20.0
+    expected_batch_size: int | None = None
+    records: int | None = None
+    method: str | Method = "dpsgd"
+    model: str | Build = "linear"
+    hidden: int | Sequence[int] | None = None
+    optimizer: str | OptimizerMaker = "sgd"
+    learning_rate: float = 0.5
+    ranges: Ranges | None = None
+    ledger: str | os.PathLike[str] | None = None
+    random_state: Any = None
 
     def _train(
         self,

@@ -14,20 +14,20 @@ from accelerate.utils import DynamoBackend
 from transformers import DataCollatorWithFlattening, TrainerCallback
 from transformers.trainer_pt_utils import AcceleratorConfig
 
-_SAMPLING = "batches are Poisson samples, which is what the accounting is for"
-_SCALE = "use torch.autocast inside the model; weights, sums and noise stay in float32"
+from plumbline.integrations.refusals import PRECISION, SAMPLING, Allowed, refuse_all, refused
+
 _ONE_PROCESS = "start the script with torchrun or accelerate launch instead (docs/distributed.md)"
 
-_ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
+_ALLOWED: Allowed = {
     "max_grad_norm": (
         (None, 0, 1.0),
         "the method clips every record's gradient: set it there, as in dpsgd(clip=0.5), and leave "
         "this at its default, which is not used",
     ),
-    "fp16": ((False,), _SCALE),
-    "bf16": ((False,), _SCALE),
-    "fp16_full_eval": ((False,), _SCALE),
-    "bf16_full_eval": ((False,), _SCALE),
+    "fp16": ((False,), PRECISION),
+    "bf16": ((False,), PRECISION),
+    "fp16_full_eval": ((False,), PRECISION),
+    "bf16_full_eval": ((False,), PRECISION),
     "torch_compile": ((False,), "nobody can see which records a compiled model mixes"),
     "use_liger_kernel": ((False,), "its fused kernels hide the records' own gradients"),
     "gradient_checkpointing": (
@@ -36,9 +36,8 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
         "once with a smaller per_device_train_batch_size and more gradient_accumulation_steps",
     ),
     "auto_find_batch_size": ((False,), "the batch size is a public constant of the accounting"),
-    "train_sampling_strategy": (("random",), _SAMPLING),
+    "train_sampling_strategy": (("random",), SAMPLING),
     "data_seed": ((None,), "give settings={'seed': ...}, and read what the statement says of it"),
-    "dataloader_drop_last": ((False,), _SAMPLING),
     "neftune_noise_alpha": ((None,), "its noise on embeddings is not added here"),
     "label_smoothing_factor": (
         (0,),
@@ -58,16 +57,15 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "fsdp": ((None, "", False, [], ()), _ONE_PROCESS),
     "parallelism_config": ((None,), _ONE_PROCESS),
 }
-"""The values that are allowed, and why no others are."""
 
 _SHARDING = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA")
 _OPTIMIZERS = ("lomo", "layerwise", "schedule_free")
 _OWN_METHODS = {
     "compute_loss": "give loss= to PrivateTrainer: one loss for each record",
     "training_step": "the only update is private.step",
-    "get_train_dataloader": _SAMPLING,
-    "_get_train_sampler": _SAMPLING,
-    "get_batch_samples": _SAMPLING,
+    "get_train_dataloader": SAMPLING,
+    "_get_train_sampler": SAMPLING,
+    "get_batch_samples": SAMPLING,
     "_prepare_inputs": "records do not pass through it: use the data set, the collator or loss=",
     "_inner_training_loop": "the only update is private.step",
 }
@@ -76,24 +74,21 @@ _HOOKS = ("on_pre_optimizer_step", "on_optimizer_step", "on_substep_end")
 
 def refuse(trainer: Any, base: type) -> None:
     """Raises if a setting of the trainer does not go with private training; names all of them."""
-    problems = [
-        *_arguments(trainer.args),
-        *_launched(trainer.accelerator),
-        *_parts(trainer),
-        *_code(trainer, base),
-    ]
-    if problems:
-        listed = "\n".join(f"- {problem}." for problem in problems)
-        raise ValueError(f"PrivateTrainer cannot do this (nothing was charged):\n{listed}")
+    refuse_all(
+        "PrivateTrainer",
+        [
+            *_arguments(trainer.args),
+            *_launched(trainer.accelerator),
+            *_parts(trainer),
+            *_code(trainer, base),
+        ],
+    )
 
 
 def _arguments(args: Any) -> Iterator[str]:
-    for name, (allowed, reason) in _ALLOWED.items():
-        value = getattr(args, name, allowed[0])
-        if value not in allowed:
-            yield f"{name} is {value!r}: {reason}"
+    yield from refused(args, _ALLOWED)
     if args.accelerator_config not in (None, AcceleratorConfig()):
-        yield f"accelerator_config is {args.accelerator_config}: it forms batches; {_SAMPLING}"
+        yield f"accelerator_config is {args.accelerator_config}: it forms batches; {SAMPLING}"
     optimizer = str(getattr(args.optim, "value", args.optim))
     if any(part in optimizer for part in _OPTIMIZERS):
         yield f"optim is {optimizer!r}: it needs a backward pass of its own; use adamw_torch or sgd"
@@ -107,7 +102,7 @@ def _arguments(args: Any) -> Iterator[str]:
 def _launched(accelerator: Any) -> Iterator[str]:
     """What ``accelerate launch`` and its variables ask for, beside the arguments."""
     if accelerator.mixed_precision != "no":
-        yield f"accelerate's mixed_precision is {accelerator.mixed_precision!r}: {_SCALE}"
+        yield f"accelerate's mixed_precision is {accelerator.mixed_precision!r}: {PRECISION}"
     if accelerator.distributed_type.value in _SHARDING:
         yield f"accelerate would use {accelerator.distributed_type.value}: {_ONE_PROCESS}"
     if accelerator.state.dynamo_plugin.backend != DynamoBackend.NO:

@@ -17,11 +17,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from plumbline.integrations.epochs import epoch_steps
+from plumbline.integrations.planned_run import PlannedRun
 from plumbline.integrations.transformers_loss import own_loss, settle_problem_type
-from plumbline.mechanism import Budget
 from plumbline.methods import Method
-from plumbline.private_training import make_private
 from plumbline.training import Private, batch_loss
 
 try:
@@ -42,8 +40,6 @@ from plumbline.integrations.transformers_refusals import refuse
 
 RUN_FILE = "_plumbline.pt"
 """The run's own checkpoint in the output folder. The hub's uploads leave out names with ``_``."""
-
-_OURS = ("budget", "checkpoint", "collate", "max_physical_batch", "method", "loss", "schedulers")
 
 
 class PrivateTrainer(Trainer):
@@ -91,21 +87,17 @@ class PrivateTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         self.private: Private | None = None
-        self._method = method
-        self._budget: dict[str, Any] = {
-            "delta": delta,
-            "epsilon": epsilon,
-            "noise_multiplier": noise_multiplier,
-            "records": records,
-        }
+        self._trained_on: Any = None
+        self._planned = PlannedRun(
+            method=method,
+            delta=delta,
+            epsilon=epsilon,
+            noise_multiplier=noise_multiplier,
+            records=records,
+            settings=dict(settings or {}),
+            decided=("checkpoint", "max_physical_batch"),
+        )
         self._loss = batch_loss(own_loss) if loss is None else loss
-        self._settings = dict(settings or {})
-        taken = [name for name in _OURS if name in self._settings]
-        if taken:
-            raise ValueError(
-                f"settings has {', '.join(taken)}, which the trainer decides: from its own "
-                "arguments and from TrainingArguments. Leave them out."
-            )
         super().__init__(*args, **kwargs)
         refuse(self, PrivateTrainer)
 
@@ -126,15 +118,26 @@ class PrivateTrainer(Trainer):
 
         Raises:
             ValueError: If a setting does not go with private training, if there is no run to go on
-                with, or one that would be forgotten.
+                with, one that would be forgotten, or one of another length or data set.
         """
         refuse(self, PrivateTrainer)
         if trial is not None:
             self.hyperparameter_search()
         folder = self._folder_to_resume(resume_from_checkpoint)
+        steps, expected = self._length()
         if self.private is None:
-            self.private = self._begin()
+            self.private = self._begin(steps, expected)
+            self._trained_on = self.train_dataset
         private, handler = self.private, self.callback_handler
+        planned = private.plan.steps, private.plan.expected_batch_size
+        if (steps, expected) != planned or self.train_dataset is not self._trained_on:
+            raise ValueError(
+                f"This run was begun with {planned[0]:,} steps of {planned[1]:,} expected records, "
+                f"and its arguments now say {steps:,} of {expected:,}, or its data set was "
+                "replaced. What it costs was planned: put them back to go on with it. To train "
+                "longer or on other records, give a new PrivateTrainer another output_dir, for a "
+                "run with a budget of its own."
+            )
         per_epoch = math.ceil(private.plan.records / private.plan.expected_batch_size)
         epochs = math.ceil(private.plan.steps / per_epoch)
         self._init_training_state(private.stop, per_epoch, epochs, folder, None)
@@ -183,8 +186,8 @@ class PrivateTrainer(Trainer):
             "plumbline.tune, which says what a search costs."
         )
 
-    def _begin(self) -> Private:
-        args, model = self.args, self.model
+    def _length(self) -> tuple[int, int]:
+        """The steps of the run, and the expected batch size."""
         dataset: Any = self.train_dataset
         if dataset is None:
             raise ValueError("PrivateTrainer has no train_dataset: give one.")
@@ -193,29 +196,32 @@ class PrivateTrainer(Trainer):
                 f"train_dataset is a {type(dataset).__name__} without a length. Poisson sampling "
                 "asks for records by their number: give a data set with a length, such as a list."
             )
+        expected: int = self.get_total_train_batch_size(self.args)
+        steps = self.args.max_steps
+        if steps <= 0:
+            epoch = self._planned.epoch_steps(dataset, expected)
+            steps = math.ceil(self.args.num_train_epochs * epoch)
+        return steps, expected
+
+    def _begin(self, steps: int, expected: int) -> Private:
+        args, model = self.args, self.model
+        dataset: Any = self.train_dataset
         if hasattr(dataset, "column_names"):
             dataset = self._remove_unused_columns(dataset, description="training")
         collate = self._get_collator_with_removed_columns(self.data_collator, "training")
-        expected = self.get_total_train_batch_size(args)
-        steps = args.max_steps
-        if steps <= 0:
-            epoch = epoch_steps(dataset, expected, self._budget["records"], self._settings)
-            steps = math.ceil(args.num_train_epochs * epoch)
         settle_problem_type(model, lambda: collate([dataset[0]]))
         self.create_optimizer_and_scheduler(num_training_steps=steps)
         assert model is not None
         assert self.optimizer is not None
-        return make_private(
+        return self._planned.begin(
             model.train(),
             self.optimizer,
             self._loader(dataset, collate, expected),
             loss=self._loss,
-            method=self._method,
-            budget=Budget(**self._budget, steps=steps, expected_batch_size=expected),
+            steps=steps,
             max_physical_batch=args.per_device_train_batch_size,
             checkpoint=None if args.save_strategy == SaveStrategy.NO else self._file,
             schedulers=[self.lr_scheduler],
-            **self._settings,
         )
 
     def _loader(self, dataset: Any, collate: Any, expected: int) -> DataLoader[Any]:
@@ -225,6 +231,7 @@ class PrivateTrainer(Trainer):
             dataset,
             batch_size=expected,
             shuffle=True,
+            drop_last=args.dataloader_drop_last,  # of which the statement says what it means
             collate_fn=collate,
             num_workers=args.dataloader_num_workers,
             prefetch_factor=args.dataloader_prefetch_factor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,13 @@ class Owner(Protocol):
         """The key of the records' own random numbers in a step."""
 
 
+_NO_TENSORS = (
+    "A batch of a private run is not a tuple of tensors. Write `for batch in private:` and in it "
+    "`private.step(batch)`, which fetches the records itself and moves them to the model's device; "
+    "`private.fetch(batch.indices)` gives them, if there are any."
+)
+
+
 @dataclass(eq=False)
 class PrivateBatch:
     """A step's Poisson batch, possibly empty.
@@ -81,11 +88,15 @@ class PrivateBatch:
         return len(self.indices)
 
     def __iter__(self) -> NoReturn:
-        raise TypeError(
-            "A batch of a private run is not a tuple of tensors. Write `for batch in private:` and "
-            "in it `private.step(batch)`, which fetches the records itself; "
-            "`private.fetch(batch.indices)` gives them, if there are any."
-        )
+        raise TypeError(_NO_TENSORS)
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise TypeError(_NO_TENSORS)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"A batch has no {name!r}. {_NO_TENSORS}")
 
     @property
     def noise_multiplier(self) -> float:

@@ -277,7 +277,7 @@ def _restore(private: Private, stored: Mapping[str, Any], state_of_records: dict
     if private.average is not None:
         private.average.load_state_dict(stored["average"])
     private.load_sampler_state(stored["sampler"])
-    private.moved = stored["moved"]
+    private.own_weights.times = stored["moved"]
     private.own_weights.leave()
     of_ranks = [stored["random"], *stored["random_of_others"]]
     random = of_ranks[private.ranks.rank] if private.ranks.rank < len(of_ranks) else None

@@ -89,14 +89,16 @@ class Keeper:
             private.save(self.path)
 
     @contextmanager
-    def saving(self, path: Path, steps_done: int) -> Iterator[None]:
+    def saving(self, path: Path, private: Private) -> Iterator[None]:
         """Around the writing of a checkpoint, which takes the journal's place."""
         started = time.monotonic()
         if path == self.path and self._journal is not None and self._journal.size:
             self._journal.require_own()
         yield
         if path == self.path:
-            self.begin_anew(steps_done)
+            self.begin_anew(private.steps_done)
+            if self._left is not None:
+                self._left = _checksum(private)  # what else moved them is in the checkpoint too
             self._saved = time.monotonic()
             self._took = self._saved - started
 
@@ -160,7 +162,7 @@ def _replayed(private: Private, content: Mapping[str, Any]) -> None:
             for name, parameter in private.parameters().items():
                 parameter.copy_(_own(private, weights)[name])
         if not private.sharded:  # where they are always there
-            private.moved += 1
+            private.own_weights.times += 1
     _set(private.optimizer, content["settings"])
     private.method.load_state_dict(content["method"])
     private.method.load_private_state_dict(content["records"])

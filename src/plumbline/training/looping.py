@@ -63,7 +63,8 @@ def until(private: Private, end: int) -> Iterator[PrivateBatch]:
             raise BatchRefused(
                 f"The batch of step {before} was passed over without private.step(batch). A "
                 "step's batch, empty or not, is part of what is accounted: step on every "
-                "batch, or leave the loop with break and start it again later."
+                "batch, or leave the loop with break and start it again later. (To accumulate "
+                "gradients, state the whole batch size, and max_physical_batch for memory.)"
             )
 
 

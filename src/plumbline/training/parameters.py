@@ -56,9 +56,13 @@ class OwnWeights:
 
     Args:
         weights: The trainable parameters.
+
+    Attributes:
+        times: After how many steps a next one found them changed, in all sessions of the run.
     """
 
     def __init__(self, weights: Iterable[nn.Parameter]) -> None:
+        self.times = 0
         self._weights = [weight for weight in weights if weight.numel()]
         self._places: list[tuple[nn.Parameter, int]] = []
         self._left: tuple[list[int], list[str]] | None = None

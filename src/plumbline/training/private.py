@@ -91,7 +91,6 @@ class Private:
         ranks: The processes that make the run together; most often this one alone.
         audited: What ``audit_neighbours`` found, if it was asked.
         processes: How many there have been, in one session or another, ascending.
-        moved: Before how many steps something else had changed the weights.
     """
 
     def __init__(
@@ -166,7 +165,6 @@ class Private:
         if self.isolation == "vmap":
             self.programs = Programs(self.model, setup.loss)
         self._trained = trainable(self.model)
-        self.moved = 0
         # Shards are new objects in each step, with counters of their own.
         self.own_weights = OwnWeights([] if shards is not None else self._trained.values())
         self.audited: NeighbourAudit | None = None
@@ -227,6 +225,11 @@ class Private:
     def charged(self) -> int:
         """How many steps are charged; if there is a ledger, what it says."""
         return max(self._charges.count, self.steps_done)
+
+    @property
+    def moved(self) -> int:
+        """After how many steps something beside the run has changed the weights."""
+        return self.own_weights.times + self.own_weights.moved
 
     @property
     def lost(self) -> int:
@@ -320,7 +323,7 @@ class Private:
                 "There is no file to save to: give a path, or make_private(..., checkpoint=path)."
             )
         path = Path(path)
-        with self.keeper.saving(path, self.steps_done):
+        with self.keeper.saving(path, self):
             save(self, path)
 
     def check_state(self) -> None:
@@ -493,8 +496,8 @@ class Private:
         self._schedules.require_untouched()
         self._accept(batch)
         if self.own_weights.moved:
-            self.moved += 1
-            if self.moved == 1:
+            self.own_weights.times += 1
+            if self.own_weights.times == 1:
                 warn_of_moved(stacklevel=4)
         self.put_shards_back()
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
@@ -513,6 +516,8 @@ class Private:
                 )
             update = self.released = self._released(batch)
         batch.losses.warn_of_bad(len(batch), stacklevel=4)
+        if batch.step == 0:
+            batch.losses.warn_of_zero(len(batch), stacklevel=4)
         summed = {name: g + public[name] if public else g for name, g in update.items()}
         self.keeper.release(self, batch.step, summed)
         self.apply(summed)

@@ -27,6 +27,7 @@ from plumbline.mechanism.random_source import RandomSource
 from plumbline.mechanism.release import StepRelease
 from plumbline.methods.base import Method
 from plumbline.noise import Banded
+from plumbline.repeated_records import refuse_repeated
 from plumbline.sampling import Parts, PoissonSampler, UserSampler, group_by_user
 from plumbline.training.losses import BatchLoss, Loss, per_record
 from plumbline.training.public import PublicData
@@ -86,7 +87,9 @@ class Setup:
         _check_optimizer(self.optimizer, self.model)
         _refuse_narrow(self.model)
         records = len(self.records)
-        if self.user_ids is not None and len(self.user_ids) != records:
+        if self.user_ids is None:
+            refuse_repeated(self.dataset)
+        elif len(self.user_ids) != records:
             raise ValueError(
                 f"user_ids has {len(self.user_ids)} entries for {records} records; give one each."
             )

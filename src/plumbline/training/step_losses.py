@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch import Tensor
@@ -27,9 +28,22 @@ class NotCovered(float):
 
     __str__ = __repr__
 
+    def item(self) -> NotCovered:
+        """Itself, for loops that ask so of a tensor."""
+        return self
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"What private.step returns is a number, the mean loss, and has no {name!r}: the "
+                "weights are updated already. Leave out loss.backward(), optimizer.step() and what "
+                "looks at gradients."
+            )
+
 
 class BadRecords(UserWarning):
-    """Many records have a loss that is not finite."""
+    """Many records have a loss from which nothing can be learned."""
 
 
 class StepLosses:
@@ -38,6 +52,7 @@ class StepLosses:
     def __init__(self) -> None:
         self._sums: dict[int, tuple[float, int]] = {}
         self._bad: dict[int, float] = {}
+        self._zero = True
 
     def note(self, place: int, losses: Tensor, records: int) -> None:
         """Notes a pass over a chunk.
@@ -51,6 +66,7 @@ class StepLosses:
         if not math.isfinite(total):
             finite = losses[torch.isfinite(losses)]
             good, total = len(finite), float(finite.sum(dtype=torch.float64))
+        self._zero &= total == 0.0 and not losses.any()
         self._bad[place] = (len(losses) - good) * records / max(1, len(losses))
         if place not in self._sums:  # later passes of a step are at other weights
             self._sums[place] = total, good
@@ -72,6 +88,19 @@ class StepLosses:
                 "count as zero, so that they cannot hurt the guarantee, but nothing is learned "
                 "from them and the budget is spent all the same: look for missing values in the "
                 "data. (This was told by looking at records; do not publish it.)",
+                BadRecords,
+                stacklevel=stacklevel,
+            )
+
+    def warn_of_zero(self, records: int, stacklevel: int) -> None:
+        """Warns if every record's loss is exactly zero."""
+        if records > 1 and self._bad and self._zero:
+            warnings.warn(
+                "The loss of every record of the first batch is exactly zero, and nothing is "
+                "learned from that. The loss is run for one record at a time: one that compares "
+                "the records of a batch (in-batch negatives, a contrastive loss) finds no other. "
+                "Make what it compares a part of each record. (This was told by looking at "
+                "records; do not publish it.)",
                 BadRecords,
                 stacklevel=stacklevel,
             )
