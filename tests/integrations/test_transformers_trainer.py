@@ -217,8 +217,6 @@ def test_a_run_is_neither_forgotten_nor_taken_back(tmp_path: Path) -> None:
     assert again.private.charged == 2
 
 
-# What older versions of peft say of a model without a name, which one from a config has not.
-@pytest.mark.filterwarnings("ignore:Could not find a config file in  - ")
 @pytest.mark.parametrize("change", ["max_steps", "gradient_accumulation_steps", "train_dataset"])
 def test_a_run_that_goes_on_is_the_one_that_was_planned(change: str, tmp_path: Path) -> None:
     made = trainer(tmp_path, callbacks=[StopAt(1)])
@@ -233,6 +231,8 @@ def test_a_run_that_goes_on_is_the_one_that_was_planned(change: str, tmp_path: P
     assert made.train(resume_from_checkpoint=True).global_step == STEPS
 
 
+# What older versions of peft say of a model without a name, which one from a config has not.
+@pytest.mark.filterwarnings("ignore:Could not find a config file in  - ")
 def test_lora_trains_the_adapter_alone(tmp_path: Path) -> None:
     config = peft.LoraConfig(task_type="SEQ_CLS", r=2, target_modules=["query", "value"])
     model = peft.get_peft_model(network(), config)
