@@ -204,7 +204,7 @@ def _measured(method: str, found: list[Reproduction]) -> str:
         f"- {place(one)}: {says}: **{verdict(outcome)}** ({_measured_at(one, outcome)})."
         for one in found
         for says, outcome in one.claims.items()
-        if _rows_of(method, one) & _compared(one, says)
+        if one.plan.about == method or _rows_of(method, one) & _compared(one, says)
     ]
     if not lines:
         return "No reproduction has measured it yet.\n"

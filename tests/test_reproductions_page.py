@@ -71,6 +71,7 @@ def test_pages_of_methods_have_the_claims_that_compare_their_rows() -> None:
         ("dp_sat", "BAM is more accurate than DP-SAT"),
         ("dp_sat", "DP-SAT is more accurate than DP-SGD at epsilon 3"),
         ("inner_outer", "Inner momentum raises the accuracy"),
+        ("pre_clip_noise", "Mixture: flat clipping ends farther from the optimum"),
     ):
         assert says in (METHODS / f"{name}.md").read_text(encoding="utf-8").split(MEASURED)[1]
 
