@@ -1,6 +1,6 @@
-"""The pictures of docs/reproductions.md: claims by verdict, and the differences that were found.
+"""The pictures of docs/reproductions.md: claims by verdict, differences that were found, sweeps.
 
-Both are drawn from the same outcomes as the page's tables; nothing on them is typed.
+All are drawn from the same results as the page's tables; nothing on them is typed.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
-from itertools import groupby
+from itertools import groupby, pairwise
 
 from plumbline.experiments.paper_verdicts import PaperVerdict, PartOutcome
 from plumbline.experiments.reproducing import Reproduction
 from plumbline.experiments.reproduction_text import place
+from plumbline.experiments.studies import Measured
+from plumbline.experiments.studies.comparison import recipe_of
 
 INK, SOFT, BACK = "#22303c", "#5f6d79", "#fbfaf6"
 COLOURS = {
@@ -26,6 +28,7 @@ COLOURS = {
     PaperVerdict.NOT_JUDGED: "#e2ddd2",
     PaperVerdict.MISSING: "#efece4",
 }
+LINES = ("#1f6f8b", "#c1572b", "#b9a24c", "#5f6d79", "#7fb3c4", "#8a5a83")
 WIDTH, LEFT, RIGHT, ROW, CLAIM = 900, 240, 880, 30, 36
 FROM, TO = -2.0, 4.0
 """Where the second picture's axis begins and ends, in differences claimed."""
@@ -81,6 +84,56 @@ def by_difference(found: Iterable[Reproduction]) -> str:
         body.append(_line(low, y + 22, high, y + 22, COLOURS[verdict], 4))
         body.append(f'<circle cx="{mean:.1f}" cy="{y + 22}" r="5" fill="{COLOURS[verdict]}"/>')
     return _svg(bottom + 6, "Measured differences in units of those claimed", body)
+
+
+def by_sweep(found: Reproduction) -> str:
+    """The accuracy of each method against what its recipe sweeps: means and standard errors."""
+    lines = swept(found)
+    (name,) = {name for line in lines.values() for name, _ in line}
+    places = sorted({value for line in lines.values() for _, value in line})
+    shown = [one for line in lines.values() for one in line.values()]
+    low, high = min(one.mean for one in shown), max(one.mean for one in shown)
+    top, bottom, key = 24, 264, 26 * len(lines)
+
+    def across(value: float) -> float:
+        return LEFT + (RIGHT - LEFT - 40) * places.index(value) / max(1, len(places) - 1)
+
+    def up(value: float) -> float:
+        return bottom - 20 - (bottom - top - 30) * (value - low) / ((high - low) or 1.0)
+
+    body = [_line(LEFT - 20, bottom, RIGHT, bottom, SOFT)]
+    body += [_text(across(one), bottom + 20, f"{one:g}", SOFT) for one in places]
+    body.append(_text((LEFT + RIGHT) / 2, bottom + 42, name.replace("_", " "), SOFT))
+    body += [_text(LEFT - 30, up(one) + 5, f"{one:.1f}", SOFT, "end") for one in (low, high)]
+    body.append(_text(20, top, "accuracy, percent", SOFT, "start"))
+    for number, (label, line) in enumerate(lines.items()):
+        colour = LINES[number % len(LINES)]
+        points = [(across(value), one) for (_, value), one in sorted(line.items())]
+        for (x1, one), (x2, other) in pairwise(points):
+            body.append(_line(x1, up(one.mean), x2, up(other.mean), colour, 2))
+        for x, one in points:
+            error = 0.0 if math.isnan(one.standard_error) else one.standard_error
+            body.append(_line(x, up(one.mean - error), x, up(one.mean + error), colour, 2))
+            body.append(f'<circle cx="{x:.1f}" cy="{up(one.mean):.1f}" r="4" fill="{colour}"/>')
+        y = bottom + 62 + 26 * number
+        body.append(_rect(LEFT, y, 14, 14, colour))
+        body.append(_text(LEFT + 22, y + 12, label, SOFT, "start"))
+    return _svg(bottom + 66 + key, f"{place(found)}: accuracy against what was swept", body)
+
+
+def swept(found: Reproduction) -> dict[str, dict[tuple[str, float], Measured]]:
+    """For each method and epsilon, the accuracy at each value of the one setting it sweeps."""
+    made: dict[str, dict[tuple[str, float], Measured]] = {}
+    if found.plan.study != "comparison":
+        return made
+    for row in recipe_of(found.plan.at(found.size)).rows:
+        one = found.measurements.paper.get(f"{row.base}{row.place} / accuracy")
+        if len(row.swept) == 1 and one is not None:
+            (name,) = row.swept
+            value = row.settings.get(name, row.learning_rate)
+            label = row.base if row.epsilon is None else f"{row.base}, epsilon {row.epsilon:g}"
+            made.setdefault(label, {})[name, float(value)] = one
+    return made
 
 
 def paper_of(found: Reproduction) -> str:

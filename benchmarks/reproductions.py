@@ -16,12 +16,19 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.claim_pictures import by_difference, by_verdict
+from benchmarks.claim_pictures import by_difference, by_sweep, by_verdict, swept
 from plumbline.experiments.files import read_json, write_json
 from plumbline.experiments.paper_verdicts import ClaimOutcome, PaperVerdict
 from plumbline.experiments.papers import SIZES, names, read
 from plumbline.experiments.reproducing import Reproduction, read_reproduction, reproduce
-from plumbline.experiments.reproduction_text import interval, place, section, summary, verdict
+from plumbline.experiments.reproduction_text import (
+    command,
+    interval,
+    place,
+    section,
+    summary,
+    verdict,
+)
 from plumbline.experiments.studies import Measurements
 from plumbline.formats import markdown
 
@@ -59,6 +66,12 @@ Each line below is the interval of one claim that states a difference, of the pa
 hangs on. The unit is the difference claimed. Lines are cut at the ends of the axis.
 
 ![Measured differences in units of those claimed](images/claims-by-difference.svg)
+"""
+SWEPT = """## What was swept
+
+Means over seeds on the test records, with their standard errors: whoever picks a value from these
+has looked at the test records. Claims about a method's best row take the highest mean, for all
+methods alike.
 """
 OPEN = """## What is not judged yet
 
@@ -110,6 +123,7 @@ def pages() -> dict[Path, str]:
         IMAGES / "claims-by-verdict.svg": by_verdict(every),
         IMAGES / "claims-by-difference.svg": by_difference(every),
     }
+    made |= {IMAGES / f"sweep-{one.name}.svg": by_sweep(one) for one in found if swept(one)}
     for path in sorted(METHODS.glob("*.md")):
         if path.stem not in ("index", "compose"):
             lines = _measured(path.stem, found)
@@ -139,7 +153,18 @@ def _page(found: list[Reproduction], every: list[Reproduction]) -> str:
     verdicts = [str(one.verdict) for each in every for one in each.claims.values()]
     counts = ", ".join(f"{number} {name}" for name, number in Counter(verdicts).most_common())
     told = f"## Summary\n\n{len(verdicts)} claims: {counts}.\n\n{PICTURES}\n{summary(every)}\n"
-    return "\n".join([HEAD, told, learned(found), _open(every), *map(section, found)])
+    parts = [HEAD, told, learned(found), _sweeps(found), _open(every), *map(section, found)]
+    return "\n".join(parts)
+
+
+def _sweeps(found: list[Reproduction]) -> str:
+    """A picture for each reproduction that sweeps a setting."""
+    shown = [
+        f"{place(one)} (`{command(one)}`):\n\n![{place(one)}](images/sweep-{one.name}.svg)\n"
+        for one in found
+        if swept(one)
+    ]
+    return "\n".join([SWEPT, *shown]) if shown else ""
 
 
 def _open(every: list[Reproduction]) -> str:
@@ -179,7 +204,7 @@ def _measured(method: str, found: list[Reproduction]) -> str:
         f"- {place(one)}: {says}: **{verdict(outcome)}** ({_measured_at(one, outcome)})."
         for one in found
         for says, outcome in one.claims.items()
-        if _rows_of(method, one) & _compared(one, says)
+        if one.plan.about == method or _rows_of(method, one) & _compared(one, says)
     ]
     if not lines:
         return "No reproduction has measured it yet.\n"

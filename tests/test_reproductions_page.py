@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.claim_pictures import COLOURS
+from benchmarks.claim_pictures import COLOURS, swept
 from benchmarks.reproductions import (
     IMAGES,
     KEPT,
@@ -71,6 +71,7 @@ def test_pages_of_methods_have_the_claims_that_compare_their_rows() -> None:
         ("dp_sat", "BAM is more accurate than DP-SAT"),
         ("dp_sat", "DP-SAT is more accurate than DP-SGD at epsilon 3"),
         ("inner_outer", "Inner momentum raises the accuracy"),
+        ("pre_clip_noise", "Mixture: flat clipping ends farther from the optimum"),
     ):
         assert says in (METHODS / f"{name}.md").read_text(encoding="utf-8").split(MEASURED)[1]
 
@@ -96,3 +97,14 @@ def test_the_picture_of_differences_names_the_claims_it_draws(written: dict[str,
         one.text for one in picture.iter() if one.text and one.text.split(": ", 1)[-1] in claims
     ]
     assert 0 < drawn == len(named)
+
+
+def test_every_sweep_that_is_kept_is_drawn_with_all_of_its_rows(written: dict[str, str]) -> None:
+    shown = {one.name: swept(one) for one in kept() if swept(one)}
+    assert "000-table-1" in shown
+    for name, lines in shown.items():
+        assert f"](images/sweep-{name}.svg)" in written[str(PAGE)]
+        picture = ElementTree.fromstring(written[str(IMAGES / f"sweep-{name}.svg")])
+        assert {one.text for one in picture.iter() if one.text} >= set(lines)
+        drawn = sum(one.tag.endswith("circle") for one in picture.iter())
+        assert drawn == sum(map(len, lines.values())) > len(lines)

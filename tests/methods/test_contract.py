@@ -80,7 +80,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "bam_exact": {"radius": 0.5},
     "dp_sam": {"radius": 0.5},
 }
-NOISE_FREE = ("clipped_only", "group_batchnorm")
+NOISE_FREE = ("clipped_only",)
 """Baselines that add no noise, but bound what they would add it to."""
 
 

@@ -79,18 +79,21 @@ class BatchClippingClipped(BatchClipping):
 
 
 class GroupBatchNorm(Reference):
-    """Paper 003, Fig. 8, with methods.md, A5: a bucket goes through torch's BatchNorm together."""
+    """Paper 003, Fig. 8: exactly p records, drawn at random, go through torch's BatchNorm together.
+
+    What is left over goes with the last group.
+    """
 
     size = 2
 
     def update(self, step: int, batch: list[int]) -> Tensor:
-        buckets: dict[int, list[int]] = {}
-        count = round(self.expected / self.size)
-        for record in batch:
-            bucket = int(self.draws("buckets", step, record).integers(count))
-            buckets.setdefault(bucket, []).append(record)
+        shuffled = sorted(batch, key=lambda one: int(self.draws("groups", step, one).seeds()))
+        groups = [shuffled[at : at + self.size] for at in range(0, len(batch), self.size)]
+        if len(groups) > 1 and len(groups[-1]) < self.size:
+            last = groups.pop()
+            groups[-1] += last
         total = self.zero()
-        for records in buckets.values():
+        for records in groups:
             model = self.model().train()
             loss = LOSS(model(self.x[records]), self.y[records]).sum() / self.size
             total += clipped(flat(torch.autograd.grad(loss, list(model.parameters()))))

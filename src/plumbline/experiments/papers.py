@@ -108,6 +108,7 @@ class ReproductionFile(SettingsPart):
         answers: Why a size that is not the paper's can judge the claims. Without a reason they
             are not judged at that size, and values never are.
         priority: ``reproduce --all`` makes lower ones first.
+        about: The method that all of its claims are about, where no row of a recipe names it.
         same_runs: The reproduction whose runs these numbers are of; its file then has everything
             but the title and the priority.
     """
@@ -120,6 +121,7 @@ class ReproductionFile(SettingsPart):
     minutes: dict[Size, float]
     answers: dict[Size, str] = Field(default_factory=dict)
     priority: int = 5
+    about: str | None = None
     same_runs: str | None = None
 
     @model_validator(mode="after")

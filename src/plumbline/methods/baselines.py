@@ -45,8 +45,8 @@ def clipped_only(clip: float = 1.0) -> Method:
 
 @method("Clipping Bias Reduction, Fig. 8", search=GroupBatchNorm.search)
 def group_batchnorm(clip: float = 1.0, size: int = 4) -> Method:
-    """Clipped averages over buckets of records that go through BatchNorm together, no noise."""
-    return compose(clipping=GroupBatchNorm(clip, size), name="group_batchnorm", noisy=False)
+    """Clipped averages over groups of records that go through BatchNorm together, no noise."""
+    return _ExactGroups("group_batchnorm", (), GroupBatchNorm(clip, size), noisy=False)
 
 
 @method("Gradient Misalignment, Table 1")
@@ -59,6 +59,21 @@ def direction_only(clip: float = 1.0) -> Method:
 def magnitude_only(clip: float = 1.0) -> Method:
     """``|g| / |gbar| gbar``: the true gradient's length with the clipped one's direction."""
     return _Recombined("magnitude_only", (), Flat(clip), noisy=False)
+
+
+class _ExactGroups(Method):
+    """The batch cut into groups of p at random; the last group takes what is left as well.
+
+    One record more shifts the others: nothing bounds what it changes.
+    """
+
+    clipping: GroupBatchNorm
+
+    def _bucketed(self, batch: Batch) -> Batch:
+        size = self.clipping.size
+        place = batch.draws("groups").seeds().argsort().argsort()
+        groups = max(1, len(place) // size)
+        return batch.bucketed((place // size).clamp(max=groups - 1), together=True)
 
 
 class _Recombined(Method):

@@ -35,7 +35,7 @@ def comparison(job: Job) -> Measurements:
     Beside its fields, ``pair`` names the two groups whose costs are compared, where there are more,
     and ``reference`` the label of the rows whose errors the other rows reduce.
     """
-    recipe = _recipe(job.settings)
+    recipe = recipe_of(job.settings)
     table = compare(recipe, job.folder, workers=job.workers, on_progress=job.on_progress)
     found = measurements(table, job.folder, job.settings.get("pair"))
     found.paper.update(best_rows(job.settings, found.paper))
@@ -44,7 +44,7 @@ def comparison(job: Job) -> Measurements:
 
 def best_rows(settings: Mapping[str, Any], found: Mapping[str, Measured]) -> dict[str, Measured]:
     """The best row of each sweep, and what it reduces the reference's errors by."""
-    recipe = _recipe(settings)
+    recipe = recipe_of(settings)
     made = _best(recipe, found)
     if (reference := settings.get("reference")) is not None:
         require_known("row called", reference, [row.base for row in recipe.methods])
@@ -52,7 +52,8 @@ def best_rows(settings: Mapping[str, Any], found: Mapping[str, Measured]) -> dic
     return made
 
 
-def _recipe(settings: Mapping[str, Any]) -> Recipe:
+def recipe_of(settings: Mapping[str, Any]) -> Recipe:
+    """The recipe in a comparison's settings."""
     return Recipe.of({key: value for key, value in settings.items() if key not in BESIDE})
 
 
