@@ -2,24 +2,23 @@
 
 `python -m benchmarks.correlated_noise` prints the error of the weights relative to independent
 noise at the same epsilon (delta 1e-5, PLD), by the best of 2, 4, 8 and 14 bands that fit. It writes
-the table into docs/correlated-noise.md. `--cost` times a row and its decoding beside the noise that
-is added to it, for some numbers of bands and parameters, and writes nothing.
+the table into docs/correlated-noise.md. `--cost` races steps with some numbers of bands against
+steps with independent noise, and writes nothing.
 """
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
+import tempfile
 from pathlib import Path
 
-import torch
-
+import plumbline as pl
+from benchmarks.loop_models import LOOPS
+from benchmarks.loops import STEPS, Ours
 from benchmarks.report import replace_between
+from benchmarks.timing import Pace, Race, Spread
+from plumbline.compiled import run_of
 from plumbline.mechanism.calibration import Budget
-from plumbline.mechanism.correlated import Correlated
-from plumbline.mechanism.noise import add_noise
-from plumbline.mechanism.random_source import SecureSource
 from plumbline.noise import banded, compare
 
 SETTINGS = (  # records, batch, epochs, momentum
@@ -30,7 +29,7 @@ SETTINGS = (  # records, batch, epochs, momentum
 )
 EPSILONS, BANDS = (1, 3, 8), (2, 4, 8, 14)
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "correlated-noise.md"
-ROUNDS = 30
+COSTS = (4, 8, 16)
 
 
 def main() -> int:
@@ -58,25 +57,33 @@ def main() -> int:
 
 
 def cost() -> None:
-    """Milliseconds of one row: of the noise alone, and of mixing and decoding beside it."""
-    for numel in (100_000, 1_000_000):
-        for bands in (4, 16, 64):
-            correlated, source = Correlated(banded(bands).coefficients(1000)), SecureSource()
-            value = {"w": torch.zeros(numel, dtype=torch.float64)}
-            mixing, adding = [], []
-            for step in range(ROUNDS):
-                start = time.perf_counter()
-                row = correlated.row(value, 1.0, step)
-                mixed = time.perf_counter()
-                noisy = add_noise(row, 1.0, source.once("noise"))
-                added = time.perf_counter()
-                correlated.decoded(noisy, value, step)
-                mixing.append(mixed - start + time.perf_counter() - added)
-                adding.append(added - mixed)
-            print(
-                f"{numel:,} parameters, {bands} bands: {1e3 * statistics.median(mixing):.2f} ms "
-                f"beside {1e3 * statistics.median(adding):.2f} ms of noise"
-            )
+    """By how much bands lengthen a step of the MLP with 91,138 parameters, whole loops."""
+    workload = LOOPS["mlp"]
+    with tempfile.TemporaryDirectory() as folder, run_of(STEPS):
+        runs = {
+            bands: Ours(workload, pl.methods.dpsgd(clip=1.0), _made(folder, bands), **noise)
+            for bands in (1, *COSTS)
+            for noise in [{"noise": banded(bands)} if bands > 1 else {}]
+        }
+        for run in runs.values():  # memory is new in a run's first steps
+            for _ in range(max(COSTS)):
+                run.step()
+        alone = runs.pop(1)
+        race = Race(alone.step, {f"{b} bands": run.step for b, run in runs.items()}, Pace(rounds=9))
+        for number in range(9):
+            race.round(number)
+    for name, times in race.times.items():
+        spread = Spread.of(times.ratios)
+        print(
+            f"{name}: a step takes {spread.median - 1:.0%} longer "
+            f"({spread.low - 1:.0%} to {spread.high - 1:.0%}) than with independent noise"
+        )
+
+
+def _made(folder: str, bands: int) -> Path:
+    path = Path(folder) / str(bands)
+    path.mkdir()
+    return path
 
 
 if __name__ == "__main__":

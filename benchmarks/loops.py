@@ -88,7 +88,7 @@ class Plain:
 class Ours:
     """`make_private`, with a ledger and secure noise."""
 
-    def __init__(self, workload: Workload, method: Any, folder: Path) -> None:
+    def __init__(self, workload: Workload, method: Any, folder: Path, **options: Any) -> None:
         self.model = workload.model()
         trained = [p for p in self.model.parameters() if p.requires_grad]
         self.private = pl.make_private(
@@ -104,6 +104,7 @@ class Ours:
                 expected_batch_size=workload.batch_size,
             ),
             ledger=pl.Ledger.open(folder / method.name, reserve=50),
+            **options,
         )
         self.batches = iter(self.private)
 

@@ -39,18 +39,16 @@ class Correlated:
                 f"the bands are {tuple(coefficients)}; the first must be above 0, and the sum of "
                 "their squares at most 1 exactly. Scale them down, or use plumbline.noise.banded"
             )
-        self._first = coefficients[0]
-        self._later = torch.tensor(coefficients[1:], dtype=torch.float64)
+        self._bands = torch.tensor(coefficients, dtype=torch.float64)
         self._last: int | None = None  # the step whose row was decoded last
         self._std = 0.0
         self._rows = 0  # of this block
-        self._sums = self._decoded = torch.empty(0, 0)  # [b - 1, numel] each, in turn
-        self._pending: torch.Tensor | None = None
+        self._sums = self._decoded = _Latest(self._bands, torch.empty(0))
 
     @property
     def bands(self) -> int:
         """Over how many steps noise is correlated, b."""
-        return 1 + len(self._later)
+        return len(self._bands)
 
     def follows(self, step: int) -> bool:
         """Whether earlier sums are mixed into the row of `step`; otherwise it begins a block."""
@@ -74,33 +72,51 @@ class Correlated:
         if not self.follows(step):
             self._rows = 0
             self._std = std
-            self._sums, self._decoded = exact.new_zeros(2, self.bands - 1, len(exact)).unbind()
+            self._sums = _Latest(self._bands, exact)
+            self._decoded = _Latest(self._bands[1:], exact)
         if std != self._std:
             raise ValueError(
                 f"the noise of the correlated question has standard deviation {std}, and had "
                 f"{self._std} in the step before: its bound has changed. Correlated noise needs a "
                 "bound that stays the same along the run"
             )
-        self._pending = exact
-        return {_ROW: torch.add(self._mixed(self._sums), exact, alpha=self._first)}
+        self._sums.put(self._rows, exact)
+        return {_ROW: self._sums.weights(self._rows) @ self._sums.vectors}
 
     def decoded(
         self, noisy: Mapping[str, torch.Tensor], value: Mapping[str, torch.Tensor], step: int
     ) -> dict[str, torch.Tensor]:
         """The answer, with the names, shapes and types of `value`, from the row with its noise."""
-        assert self._pending is not None  # of this very step
-        answer = (noisy[_ROW] - self._mixed(self._decoded)) / self._first
-        place = self._rows % (self.bands - 1)
-        self._sums[place], self._decoded[place] = self._pending, answer
-        self._pending, self._last = None, step
+        before = self._decoded.weights(self._rows - 1)
+        answer = torch.addmv(noisy[_ROW], self._decoded.vectors.T, before, alpha=-1)
+        answer.div_(self._bands[0])
+        self._decoded.put(self._rows, answer)
+        self._last = step
         self._rows += 1
         return in_place_of(value, answer)
 
-    def _mixed(self, rows: torch.Tensor) -> torch.Tensor:
-        """sum_{k>=1} c_k of the row k steps ago, `[numel]`; rows that are not there are zero."""
-        ages = (self._rows - 1 - torch.arange(self.bands - 1)) % (self.bands - 1)
-        weights = self._later[ages].to(rows.device)
-        return weights @ rows
+
+class _Latest:
+    """The latest vectors of a block: number n lies in place n modulo their count.
+
+    Args:
+        bands: by which they count in a mixture: the newest by the first, the one before by the
+            next.
+        like: a vector of their length, type and device. Those that are not there yet are zero.
+    """
+
+    def __init__(self, bands: torch.Tensor, like: torch.Tensor) -> None:
+        self.vectors = like.new_zeros(len(bands), len(like))
+        self._bands = bands.flip(0).repeat(2).to(like.device)
+
+    def put(self, number: int, vector: torch.Tensor) -> None:
+        """Takes the place of the oldest."""
+        self.vectors[number % len(self.vectors)] = vector
+
+    def weights(self, newest: int) -> torch.Tensor:
+        """By which the vector in each place counts, if `newest` is the number of the newest."""
+        start = (-1 - newest) % len(self.vectors)
+        return self._bands[start : start + len(self.vectors)]
 
 
 def mixing_sensitivity(movement: float, bands: int, records: int) -> float:
