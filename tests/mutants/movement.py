@@ -24,9 +24,9 @@ MUTANTS = (
     Mutant(
         "float32 buckets without a limit",
         "a float32 sum of any number of records rounds by more than what is charged",
-        "gradients/outer_loops.py",
-        "full = some[:, 1] - some[:, 0] > MOST_TOGETHER",
-        "full = some[:, 1] - some[:, 0] > _IN_BUCKETS",
+        "gradients/summation.py",
+        "full = buckets[:, 1] - buckets[:, 0] > MOST_TOGETHER",
+        "full = buckets[:, 1] - buckets[:, 0] > 256",
         ("gradients/test_bucket_sums.py",),
     ),
     Mutant(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plumbline.compiled import Together, compiled
-from plumbline.gradients.summation import MOST_TOGETHER, RecordSums
+from plumbline.gradients.summation import RecordSums
 from plumbline.gradients.vector_loops import (
     COLUMNS,
     DOUBLE_COLUMNS,
@@ -66,13 +66,11 @@ def add_rank_one(
     """
     lefts, rights = left.contiguous().numpy(), right.contiguous().numpy()
     factors, sums = weights.numpy(), total.numpy()
-    exact, some = [(0, len(lefts))], together.buckets
-    if some is not None and squares is not None:
-        sizes = squares.numpy()
-        full = some[:, 1] - some[:, 0] > MOST_TOGETHER
-        exact, few = [(int(a), int(b)) for a, b in some[full]], some[~full]
+    exact = [[0, len(lefts)]]
+    if together.buckets is not None and squares is not None:
+        exact = together.full
         together.add(
-            partial(_add_buckets, lefts, rights, factors, sizes, few, sums),
+            partial(_add_buckets, lefts, rights, factors, squares.numpy(), together.buckets, sums),
             left.shape[1],
             cost=left.numel() * right.shape[1],
         )

@@ -90,17 +90,22 @@ class RecordSums(Together):
     Attributes:
         buckets: ``[K, 2]``, the first row of each bucket and the row after its last; None where
             everything is added in float64.
+        full: The buckets, left out above, of more records than may be added in float32.
     """
 
     def __init__(self, worth: bool = False, numbers: Tensor | None = None) -> None:
         """Takes the bucket of each record, ``[B]``, ascending, if there are any."""
         super().__init__(worth)
         self.buckets: NDArray[np.int64] | None = None
+        self.full: list[list[int]] = []
         if numbers is not None:
+            own = numbers.numpy()
             # Rows of one number that follow each other: chosen records may be in any order.
-            begins = np.flatnonzero(np.diff(numbers.numpy())) + 1
-            edges = np.concatenate([[0], begins, [len(numbers)]])
-            self.buckets = np.stack([edges[:-1], edges[1:]], 1)
+            begins = (own[1:] != own[:-1]).nonzero()[0] + 1
+            edges = np.concatenate([[0], begins, [len(own)]])
+            buckets = np.stack([edges[:-1], edges[1:]], 1)
+            full = buckets[:, 1] - buckets[:, 0] > MOST_TOGETHER
+            self.buckets, self.full = buckets[~full], buckets[full].tolist()
 
 
 def has_float64(device: torch.device) -> bool:
