@@ -70,11 +70,15 @@ def test_the_look_for_machines(call: Called) -> None:
 
 
 def test_a_look_tells_what_a_run_would_stop_over_when_it_is_paid_for(call: Called) -> None:
-    """Of thirty classes none has the rows to be found, though all rows together are enough."""
-    rows = [f"{place % 97},{'ab'[place % 2]},s{place * 7 % 30}" for place in range(4000)]
+    """Of a hundred classes none has the rows to be found, though all rows together are enough.
+
+    With noise that is drawn anew: each is five standard deviations away from being found.
+    """
+    rows = [f"{place % 97},{'ab'[place % 2]},s{place * 7 % 100}" for place in range(2000)]
     Path("species.csv").write_text("\n".join(["size,side,species", *rows]) + "\n")
     assert call("data", "look", "species.csv", "--target", "species") == 0
     said = " ".join(call.out.split())
+    assert "s35 1.0 %, s42 1.0 %, s49 1.0 %, or one of 92 others." in said
     assert "No value of species has so many: declare them, or the run stops once that" in said
     assert "To go on, with the table's own values for A,B:" in said
     assert said.endswith("--target species --categories species=A,B")

@@ -141,7 +141,9 @@ def data_look(
     for problem in seen.problems:
         show(problem)
     if seen.classes:
-        shares = (f"{name} {100 * n / seen.rows:.1f} %" for name, n in seen.classes.items())
+        shares = [f"{name} {100 * n / seen.rows:.1f} %" for name, n in seen.classes.items()]
+        if len(shares) > _CLASSES:
+            shares[_CLASSES:] = [f"or one of {len(shares) - _CLASSES:,} others"]
         show(f"Of {seen.rows:,} rows, {predicted} is {', '.join(shares)}.")
     else:
         show(f"{seen.rows:,} rows.")
@@ -227,6 +229,7 @@ def _found_privately(seen: TableLook) -> tuple[str, list[str]]:
     return words, [declaring(name, Column()) for name in stops]
 
 
+_CLASSES = 8  # of which a look names the shares
 _SHOWN = ("name", "kind", "missing", "different", "wrong", "advice", "options")
 
 
