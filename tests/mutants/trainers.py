@@ -49,6 +49,24 @@ MUTANTS = (
         (f"{_TRAINER}::test_a_run_that_goes_on_is_the_one_that_was_planned",),
     ),
     Mutant(
+        "a fit that goes on with another's weights",
+        "an estimator whose network is built once says the cost of its last fit for all of them",
+        "integrations/sklearn_training.py",
+        "        return copy.deepcopy(self.model(**options))\n",
+        "        return self.model(**options)\n",
+        (
+            "integrations/test_sklearn.py::test_a_fit_begins_anew_though_it_is_given_the_same_network",
+        ),
+    ),
+    Mutant(
+        "records that a sampler leaves out",
+        "a loader's sampler of the first records is taken for one of all, and the others train",
+        "training/loaders.py",
+        "        and len(sampler) == len(sampler.data_source) == len(loader.dataset)",
+        "        and len(sampler) == len(sampler.data_source)",
+        ("training/test_loaders.py::test_what_decides_about_batches_in_another_way_is_refused",),
+    ),
+    Mutant(
         "records that a Subset repeats",
         "oversampled records are taken for several people, each with a bound of its own",
         "repeated_records.py",
