@@ -247,6 +247,24 @@ def test_lora_trains_the_adapter_alone(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint-2" / "adapter_model.safetensors").exists()
 
 
+def test_lora_beside_tokens_of_a_tied_embedding(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=20, n_embd=8, n_layer=1, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=0
+    )
+    lora = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=2,
+        target_modules=["c_attn"],
+        fan_in_fan_out=True,
+        trainable_token_indices=[1, 2],
+    )
+    model = peft.get_peft_model(transformers.GPT2LMHeadModel(config), lora)
+    lines = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in texts()]
+    made = trainer(tmp_path, model, train_dataset=lines, max_steps=1)
+    assert made.train().global_step == 1
+
+
 def test_epochs_are_counted_in_expected_batches(tmp_path: Path) -> None:
     made = trainer(
         tmp_path,

@@ -75,6 +75,14 @@ MUTANTS = (
         ("test_repeated_records.py::test_a_record_that_is_named_several_times",),
     ),
     Mutant(
+        "rows that a Hugging Face data set repeats",
+        "rows that select or repeat names several times are taken for several people",
+        "repeated_records.py",
+        '    return "datasets.arrow_dataset.Dataset" in kinds\n',
+        "    return False\n",
+        ("test_repeated_records.py::test_a_hugging_face_data_set_says_which_rows_it_names",),
+    ),
+    Mutant(
         "Lightning's own update beside the private one",
         "Lightning's loop runs around the step as if it were its own, with its optimizer",
         "integrations/lightning.py",
