@@ -67,6 +67,14 @@ MUTANTS = (
         ("training/test_loaders.py::test_what_decides_about_batches_in_another_way_is_refused",),
     ),
     Mutant(
+        "a step's loss written as covered",
+        "the exact loss that private.step returns is marked in a log as one that costs nothing",
+        "training/loggers.py",
+        "{NOT_COVERED if isinstance(value, NotCovered) else mark}/",
+        "{mark}/",
+        ("training/test_loggers.py::test_the_loss_of_a_step_is_never_written_as_covered",),
+    ),
+    Mutant(
         "records that a Subset repeats",
         "oversampled records are taken for several people, each with a bound of its own",
         "repeated_records.py",

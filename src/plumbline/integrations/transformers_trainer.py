@@ -252,7 +252,8 @@ class PrivateTrainer(Trainer):
                 raise ValueError(
                     f"{output} has a run already, and what it spent stays spent. Go on with it by "
                     "train(resume_from_checkpoint=True), or give a new PrivateTrainer another "
-                    "output_dir, for a run with a budget of its own."
+                    "output_dir, for a run with a budget of its own. (If it failed before its "
+                    f"first step, nothing was spent: {RUN_FILE} and its journal can be deleted.)"
                 )
             return None
         if not known:
