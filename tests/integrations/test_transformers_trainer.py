@@ -533,6 +533,13 @@ def test_the_base_class_makes_no_step_and_no_search(ready: PrivateTrainer) -> No
         ready.hyperparameter_search()
 
 
+def test_an_argument_of_make_private_is_one_of_the_settings() -> None:
+    with pytest.raises(
+        TypeError, match=r"pad_to is for make_private.*settings=\{'pad_to': \.\.\.\}"
+    ):
+        PrivateTrainer(network(), method=METHOD, delta=1e-3, epsilon=1, pad_to=6)
+
+
 def test_texts_of_different_lengths_need_a_declared_length(tmp_path: Path) -> None:
     uneven = [{**one, "input_ids": one["input_ids"][: 3 + i % 3]} for i, one in enumerate(texts())]
     for one in uneven:
