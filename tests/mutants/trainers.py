@@ -149,6 +149,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a change of buffers and frozen weights, unsaid",
+        "a hook writes the records' exact means to a buffer, which leaves with the weights",
+        "training/parameters.py",
+        "for one in (*self._weights, *self._fixed)]",
+        "for one in self._weights]",
+        ("training/test_own_weights.py::test_a_change_of_what_is_not_trained_is_stated_too",),
+    ),
+    Mutant(
         "an optimizer that writes through .data, unseen",
         "an old optimizer in a hook trains without noise, and no counter of torch's tells",
         "training/parameters.py",
