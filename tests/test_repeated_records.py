@@ -61,3 +61,34 @@ def test_records_that_are_each_named_once(dataset: Any) -> None:
 def test_the_instruments_refuse_them_too() -> None:
     with pytest.raises(ValueError, match="has a record several times"):
         pl.data.as_splits(ConcatDataset([RECORDS, RECORDS]))
+
+
+def test_a_hugging_face_data_set_says_which_rows_it_names() -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"text": ["a", "b", "a", "d"], "label": [0, 1, 0, 1]})
+    others = datasets.Dataset.from_dict({"text": ["a", "b", "a", "d"], "label": [0, 1, 0, 1]})
+    join = datasets.concatenate_datasets
+    for repeated in (
+        rows.select([0, 3, 3]),
+        rows.repeat(2),
+        join([rows, others, rows]),
+        join([rows.select([0, 2]), others, rows.select([2])]),
+        join([rows.select(range(3)), rows.select(range(2, 4))]),
+        ConcatDataset([rows, rows.select([2])]),
+    ):
+        with pytest.raises(ValueError, match="has a record several times"):
+            refuse_repeated(repeated)
+    for once in (
+        rows,
+        rows.shuffle(seed=0),
+        rows.select([]),
+        rows.remove_columns(["text", "label"]),
+        rows.train_test_split(0.5)["train"],
+        rows.select([0, 0, 1]).select([0, 2]),
+        join([rows.select([0, 2]), others, rows.select([1])]),
+        join([rows.select(range(2)), rows.select(range(2, 4))]),
+        rows.add_column("more", range(4)),
+        rows.map(lambda row: {"more": row["label"]}),
+        datasets.Dataset.from_dict({"nothing": [None, None]}),
+    ):
+        refuse_repeated(once)

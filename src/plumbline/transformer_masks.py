@@ -33,7 +33,7 @@ def learn_mask(model: nn.Module) -> None:
         _FORMS[model] = None
         return
     device = next(model.parameters()).device
-    vocabulary = model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    vocabulary = len(model.get_input_embeddings().weight)  # type: ignore[operator]
     tokens = torch.arange(1, _TOKENS + 1, device=device)[None] % vocabulary
     mask = (torch.arange(_TOKENS, device=device) < _SHOWN)[None].long()
     with evaluating(model), torch.no_grad():

@@ -183,3 +183,22 @@ def test_autocast_inside_trains_and_its_sums_are_not_rounded() -> None:
         assert float((total[name] - expected).norm()) < 1e-6
     squares = torch.stack([value.double().flatten(1).square().sum(1) for value in dense.values()])
     assert bool((norms >= squares.sum(0).sqrt() * (1 - 2e-6)).all())
+
+
+def test_a_hook_on_a_gradient_that_would_not_be_called_is_refused() -> None:
+    model = network()
+    hook = model[0].weight.register_hook(torch.zeros_like)  # a mask, say
+    with pytest.raises(UnsupportedModelError, match=r"parameter '0\.weight' has a hook.*requires_"):
+        private(model, isolation="loop")
+    hook.remove()
+    hook = model[0].bias.register_post_accumulate_grad_hook(lambda p: None)
+    with pytest.raises(UnsupportedModelError, match=r"parameter '0\.bias' has a hook"):
+        private(model)
+    hook.remove()
+    for put in (model[0].register_full_backward_hook, model[0].register_full_backward_pre_hook):
+        hook = put(lambda *_: None)
+        with pytest.raises(UnsupportedModelError, match=r"module '0' has a hook.*loop"):
+            private(model)
+        private(model, isolation="loop")
+        hook.remove()
+    private(model)

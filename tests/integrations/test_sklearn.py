@@ -180,6 +180,16 @@ def test_methods_networks_and_optimizers_of_ones_own(x: Any, y: Any) -> None:
         PrivateClassifier(model="linear", hidden=4).fit(x, y)
 
 
+def test_a_fit_begins_anew_though_it_is_given_the_same_network(x: Any, y: Any) -> None:
+    pretrained = nn.Linear(x.shape[1], 2)
+    before = pretrained.weight.detach().clone()
+    made = PrivateClassifier(model=lambda features, classes: pretrained, epochs=1)
+    first = made.fit(x, y).model_
+    second = made.fit(x, y).model_
+    assert first is not second
+    assert torch.equal(pretrained.weight, before)
+
+
 def test_in_a_pipeline_cloned_and_pickled(x: Any, y: Any) -> None:
     line = make_pipeline(PolynomialFeatures(2), PrivateClassifier(ranges=(0, 100), epochs=1))
     again = pickle.loads(pickle.dumps(clone(line).fit(x, y)))

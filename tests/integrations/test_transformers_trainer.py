@@ -247,6 +247,24 @@ def test_lora_trains_the_adapter_alone(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint-2" / "adapter_model.safetensors").exists()
 
 
+def test_lora_beside_tokens_of_a_tied_embedding(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=20, n_embd=8, n_layer=1, n_head=2, n_positions=8, bos_token_id=0, eos_token_id=0
+    )
+    lora = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=2,
+        target_modules=["c_attn"],
+        fan_in_fan_out=True,
+        trainable_token_indices=[1, 2],
+    )
+    model = peft.get_peft_model(transformers.GPT2LMHeadModel(config), lora)
+    lines = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in texts()]
+    made = trainer(tmp_path, model, train_dataset=lines, max_steps=1)
+    assert made.train().global_step == 1
+
+
 def test_epochs_are_counted_in_expected_batches(tmp_path: Path) -> None:
     made = trainer(
         tmp_path,
@@ -513,6 +531,13 @@ def test_the_base_class_makes_no_step_and_no_search(ready: PrivateTrainer) -> No
         ready.train(trial={"learning_rate": 1.0})
     with pytest.raises(ValueError, match="each costs privacy"):
         ready.hyperparameter_search()
+
+
+def test_an_argument_of_make_private_is_one_of_the_settings() -> None:
+    with pytest.raises(
+        TypeError, match=r"pad_to is for make_private.*settings=\{'pad_to': \.\.\.\}"
+    ):
+        PrivateTrainer(network(), method=METHOD, delta=1e-3, epsilon=1, pad_to=6)
 
 
 def test_texts_of_different_lengths_need_a_declared_length(tmp_path: Path) -> None:

@@ -305,6 +305,7 @@ def test_weights_that_came_apart_are_noticed(tmp_path: Path) -> None:
     for error in failures(train, tmp_path):
         assert isinstance(error, RanksDisagree)
         assert "is not the same on all processes" in str(error)
+        assert "change the weights in private.step only" in str(error)
 
 
 def test_records_in_another_order_are_noticed(tmp_path: Path) -> None:
@@ -317,6 +318,7 @@ def test_records_in_another_order_are_noticed(tmp_path: Path) -> None:
     for error in failures(train, tmp_path):
         assert isinstance(error, RanksDisagree)
         assert "records and their order is not the same on all processes" in str(error)
+        assert "Give every process the whole data set, in the same order" in str(error)
 
 
 def test_after_a_failure_nothing_more_is_done(tmp_path: Path) -> None:

@@ -118,6 +118,16 @@ DATASET = Noisy()
             id="some",
         ),
         pytest.param(
+            DataLoader(DATASET, 4, sampler=SequentialSampler(range(9))),
+            "sampler of its own, SequentialSampler.*Subset",
+            id="the-first",
+        ),
+        pytest.param(
+            DataLoader(DATASET, 4, sampler=RandomSampler(range(9), num_samples=RECORDS)),
+            "sampler of its own, RandomSampler.*Subset",
+            id="some-repeated",
+        ),
+        pytest.param(
             DataLoader(DATASET, 4, sampler=DistributedSampler(DATASET, 2, 0)),
             "share its records by themselves",
             id="distributed",

@@ -61,6 +61,14 @@ def test_everything_is_marked() -> None:
     assert (5, "covered/learning rate", 0.5) in log.points
 
 
+def test_the_loss_of_a_step_is_never_written_as_covered() -> None:
+    log, run = Kept(every=1), private(plan=budget(steps=STEPS))
+    batch = next(iter(run))
+    loss = run.step(batch)
+    log.log(1, covered={"loss": loss, "size": 3})
+    assert log.points == [(1, "not covered/loss", float(loss)), (1, "covered/size", 3.0)]
+
+
 def test_a_loss_that_is_not_of_the_step_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     log, found = Kept(every=1), iter([1.0, math.nan, 1.0, 1.0, 1.0])
     monkeypatch.setattr(StepLosses, "mean", property(lambda self: NotCovered(next(found))))

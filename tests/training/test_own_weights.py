@@ -51,6 +51,24 @@ def test_an_optimizer_beside_the_run_is_warned_of_once_and_stated(averaging: flo
     assert said(run) == run.moved == 4  # no step follows that could notice it
 
 
+@pytest.mark.parametrize("what", ["a buffer", "a frozen weight"])
+def test_a_change_of_what_is_not_trained_is_stated_too(what: str) -> None:
+    model = nn.Sequential(nn.BatchNorm1d(6).eval(), nn.Linear(6, 2), nn.Linear(2, 2))
+    model[2].requires_grad_(False)
+    run = private(model)
+    batches = iter(run)
+    run.step(next(batches))
+    model(data()[0])
+    assert said(run) == 0
+    changed = model[0].running_mean if what == "a buffer" else model[2].weight
+    with torch.no_grad():
+        changed += data()[0].mean()  # an exact answer about the records
+    assert said(run) == 1
+    with pytest.warns(WeightsMoved):
+        run.step(next(batches))
+    assert said(run) == run.moved == 1
+
+
 def test_a_change_through_data_is_noticed_and_one_that_is_undone_is_not() -> None:
     run = private()
 

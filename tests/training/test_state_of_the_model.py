@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import plumbline as pl
 from plumbline.gradients.errors import RecordsMixError
+from plumbline.training import WeightsMoved
 from tests.training.small import LOSS, RECORDS, budget, private, run
 
 ALL = budget(expected_batch_size=RECORDS, steps=12)
@@ -134,13 +135,19 @@ def test_the_last_step_compares_everything() -> None:
 
 def test_a_model_may_be_changed_between_steps() -> None:
     mine = private(Model(lambda model, x: None), plan=ALL)
-    for batch in mine:
-        mine.step(batch)
-        with torch.no_grad():
-            mine.model.seen.add_(1)
-            mine.model.frozen.weight.mul_(0.9)
-        mine.model.eval()
-        mine.model.train()
+
+    def train() -> None:
+        for batch in mine:
+            mine.step(batch)
+            with torch.no_grad():
+                mine.model.seen.add_(1)
+                mine.model.frozen.weight.mul_(0.9)
+            mine.model.eval()
+            mine.model.train()
+
+    with pytest.warns(WeightsMoved):  # which the statement mentions
+        train()
+    assert mine.steps_done == mine.moved == mine.plan.steps
     mine.close()
 
 

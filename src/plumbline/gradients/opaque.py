@@ -3,7 +3,8 @@
 Compiled code hides what flows through its layers, so that nobody could tell one record's gradient
 from another's. Norms and sums of gradients are computed after the model has run, in the precision
 that their proven rounding bounds assume; under ``autocast`` torch would round them to 8 bits.
-Inside the model or the loss it is welcome: there it ends before they are computed. Anomaly
+Inside the model or the loss it is welcome: there it ends before they are computed. Hooks on
+gradients, such as a mask that keeps some weights as they are, would silently do nothing. Anomaly
 detection would stop a run at a record whose gradient is not finite, which is to count as zero.
 """
 
@@ -56,6 +57,27 @@ def refuse_opaque_module(prefix: str, module: nn.Module, what: str = "The model"
             "which hides what it does. Leave torch.compile out there, and compile a copy of the "
             "model for evaluation."
         )
+
+
+def refuse_gradient_hooks(model: nn.Module, isolation: str) -> None:
+    """Refuses hooks on the way back, which would not be called.
+
+    Raises:
+        UnsupportedModelError: Naming the parameter or the module that has one.
+    """
+    reason = (
+        "has a hook on its gradient, which would not be called: no gradient is shown before it is "
+        "clipped and noised. Leave the hook out; freeze what is not to be trained with "
+        "requires_grad_(False)"
+    )
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise UnsupportedModelError(f"The parameter '{name}' {reason}.")
+    for name, module in model.named_modules():
+        if isolation == "vmap" and (module._backward_hooks or module._backward_pre_hooks):
+            raise UnsupportedModelError(
+                f"The module '{name}' {reason}, or use isolation=\"loop\", which calls it."
+            )
 
 
 def refuse_autocast() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -147,7 +148,8 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         options = {"features": features, "classes": outputs, **sizes}
         if isinstance(self.model, str):
             return models.build(self.model, **options)
-        return self.model(**options)
+        # A copy: given the same network twice, a fit would go on with what others have spent.
+        return copy.deepcopy(self.model(**options))
 
     def _optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         given = self.optimizer

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.utils.data import DataLoader
 from plumbline.integrations.planned_run import PlannedRun
 from plumbline.integrations.transformers_loss import own_loss, settle_problem_type
 from plumbline.methods import Method
+from plumbline.private_training import make_private
 from plumbline.training import Private, batch_loss
 
 try:
@@ -40,6 +42,9 @@ from plumbline.integrations.transformers_refusals import refuse
 
 RUN_FILE = "_plumbline.pt"
 """The run's own checkpoint in the output folder. The hub's uploads leave out names with ``_``."""
+
+
+_SETTINGS = {*signature(make_private).parameters} - {*signature(Trainer).parameters}
 
 
 class PrivateTrainer(Trainer):
@@ -86,6 +91,12 @@ class PrivateTrainer(Trainer):
         settings: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        own = [name for name in kwargs if name in _SETTINGS]
+        if own:
+            raise TypeError(
+                f"{', '.join(own)} is for make_private and not for Trainer: give PrivateTrainer "
+                f"settings={{{own[0]!r}: ...}}."
+            )
         self.private: Private | None = None
         self._trained_on: Any = None
         self._planned = PlannedRun(
@@ -252,7 +263,8 @@ class PrivateTrainer(Trainer):
                 raise ValueError(
                     f"{output} has a run already, and what it spent stays spent. Go on with it by "
                     "train(resume_from_checkpoint=True), or give a new PrivateTrainer another "
-                    "output_dir, for a run with a budget of its own."
+                    "output_dir, for a run with a budget of its own. (If it failed before its "
+                    f"first step, nothing was spent: {RUN_FILE} and its journal can be deleted.)"
                 )
             return None
         if not known:

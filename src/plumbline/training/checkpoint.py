@@ -327,7 +327,8 @@ def _refuse(path: Path, found: list[str]) -> None:
         raise CheckpointMismatch(
             f"The checkpoint {path} is of another run: {'; '.join(found)}. Nothing was loaded. "
             "Give the data set and the settings of the run that was saved to go on with it, or "
-            "start a new one with another checkpoint file."
+            "start a new one with another checkpoint file. (If it failed before its first step, "
+            "nothing was spent, and its files can be deleted.)"
         )
 
 

@@ -215,15 +215,14 @@ class Ranks:
                 dist.broadcast(moved, src=0)
             tensor.copy_(moved)
 
-    def require_same(self, what: str, value: str) -> None:
-        """Refuses to go on if a value is not the same on all ranks."""
+    def require_same(self, what: str, value: str, advice: str) -> None:
+        """Refuses to go on if a value is not the same on all ranks, and says what to do."""
         found = self.meet(what, value)
         if len(set(found)) > 1:
             self._over = True
             raise RanksDisagree(
-                f"{what} is not the same on all processes: {dict(enumerate(found))}. They must be "
-                "equal to the last bit: change the weights in private.step only, do the same on "
-                f"every process, and use processors of one kind. {_AGAIN}"
+                f"{what} is not the same on all processes: {dict(enumerate(found))}. {advice} "
+                f"{_AGAIN}"
             )
 
     def _exchanged(self, own: _Word) -> list[_Word]:

@@ -111,10 +111,10 @@ def refuse_own_batches(loader: DataLoader[Any]) -> None:
             "each batch together and share its records by themselves."
         )
     sampler, batches = loader.sampler, loader.batch_sampler
-    plain = type(sampler) is SequentialSampler or (
-        type(sampler) is RandomSampler
-        and not sampler.replacement
-        and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
+    plain = (
+        type(sampler) in (SequentialSampler, RandomSampler)
+        and not getattr(sampler, "replacement", False)
+        and len(sampler) == len(sampler.data_source) == len(loader.dataset)  # type: ignore
     )
     if not plain or (batches is not None and type(batches) is not BatchSampler):
         which = type(sampler if not plain else batches).__name__

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from plumbline.training.step_losses import NotCovered
+
 if TYPE_CHECKING:
     from plumbline.training.fitting import StepInfo
     from plumbline.training.private import Private
@@ -62,7 +64,7 @@ class Logger(ABC):
     def after_step(self, private: Private, info: StepInfo) -> None:
         """Writes epsilon, where there is a guarantee, and the learning rate, where it is time."""
         if private.ranks.first and self.is_due(info.step, info.steps):
-            values = {"learning rate": float(private.optimizer.param_groups[0]["lr"])}
+            values = {"learning rate": private.optimizer.param_groups[0]["lr"]}
             if math.isfinite(info.epsilon):
                 values["epsilon"] = info.epsilon
             self.log(info.step, covered=values)
@@ -78,11 +80,12 @@ class Logger(ABC):
 
         Args:
             step: How many steps are done.
-            covered: What costs no privacy: public, or computed from the weights alone.
+            covered: What costs no privacy: public, or computed from the weights alone. What
+                ``private.step`` returns is marked as not covered in any case.
             not_covered: What was computed from records without noise, such as a loss.
         """
         marked = {
-            f"{mark}/{name}": float(value)
+            f"{NOT_COVERED if isinstance(value, NotCovered) else mark}/{name}": float(value)
             for mark, values in ((COVERED, covered), (NOT_COVERED, not_covered))
             for name, value in (values or {}).items()
         }

@@ -56,14 +56,17 @@ class OwnWeights:
 
     Args:
         weights: The trainable parameters.
+        fixed: What leaves with them and no step changes: frozen parameters and buffers.
 
     Attributes:
         times: After how many steps a next one found them changed, in all sessions of the run.
     """
 
-    def __init__(self, weights: Iterable[nn.Parameter]) -> None:
+    def __init__(self, weights: Iterable[nn.Parameter], fixed: Iterable[Tensor] = ()) -> None:
         self.times = 0
         self._weights = [weight for weight in weights if weight.numel()]
+        # Tensors made in inference mode have no counter, and outside of it cannot be changed.
+        self._fixed = [tensor for tensor in fixed if not tensor.is_inference()]
         self._places: list[tuple[nn.Parameter, int]] = []
         self._left: tuple[list[int], list[str]] | None = None
         self._dice = random.Random(0)  # where to look is no secret, and no run depends on it
@@ -81,7 +84,7 @@ class OwnWeights:
         return self._left not in (None, self._now())
 
     def _now(self) -> tuple[list[int], list[str]]:
-        versions = [weight._version for weight in self._weights]
+        versions = [one._version for one in (*self._weights, *self._fixed)]
         # As text, in which a NaN is equal to itself.
         return versions, [float(w.detach().reshape(-1)[i]).hex() for w, i in self._places]
 
@@ -99,8 +102,8 @@ class OwnWeights:
 def warn_of_moved(stacklevel: int) -> None:
     """Warns of weights that were changed beside the run."""
     warnings.warn(
-        "The weights are not as the last step left them: something beside private.step has "
-        "changed them, such as an optimizer of its own in a hook. If it looked at private "
+        "The weights or buffers are not as the last step left them: something beside private.step "
+        "has changed them, such as an optimizer of its own in a hook. If it looked at private "
         "records, epsilon does not cover that; the statement says so.",
         WeightsMoved,
         stacklevel=stacklevel,

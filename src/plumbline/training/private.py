@@ -61,6 +61,14 @@ from plumbline.training.step_losses import NotCovered
 
 _COMPARED = 100
 """At every so many steps, ranks compare their weights and the method's state."""
+_SAME_STATE = (
+    "It must be equal to the last bit: change the weights in private.step only, do the same on "
+    "every process, and use processors of one kind."
+)
+_SAME_RECORDS = (
+    "Give every process the whole data set, in the same order, and not a part of it: the processes "
+    "draw each batch together, and share its records by themselves."
+)
 
 
 class BudgetSpent(RuntimeError):
@@ -165,8 +173,12 @@ class Private:
         if self.isolation == "vmap":
             self.programs = Programs(self.model, setup.loss)
         self._trained = trainable(self.model)
+        frozen = [p for p in self.model.parameters() if not p.requires_grad]
         # Shards are new objects in each step, with counters of their own.
-        self.own_weights = OwnWeights([] if shards is not None else self._trained.values())
+        self.own_weights = OwnWeights(
+            [] if shards is not None else self._trained.values(),
+            [] if shards is not None else [*frozen, *self.model.buffers()],
+        )
         self.audited: NeighbourAudit | None = None
         self._curve = EpsilonCurve(
             plan.release,
@@ -501,11 +513,12 @@ class Private:
                 warn_of_moved(stacklevel=4)
         self.put_shards_back()
         if self.ranks.count > 1 and batch.step % _COMPARED == 0:
-            self.ranks.require_same("The state of the run", self._state_digest())
+            self.ranks.require_same("The state of the run", self._state_digest(), _SAME_STATE)
         if self.ranks.count > 1 and batch.step == self.first_step:
             # A record with two numbers could be in the shares of two ranks, and count twice.
             mark = order_mark(self.setup.records, self.setup.user_ids, self._source)
-            self.ranks.require_same("What the data set has as records and their order", mark)
+            what = "What the data set has as records and their order"
+            self.ranks.require_same(what, mark, _SAME_RECORDS)
         with self._shards.gathered() if self._shards is not None else nullcontext():
             self._fetching.check(batch.indices, batch.step)
             # Before the charge: should it fail, nothing is spent.

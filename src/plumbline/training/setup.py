@@ -19,7 +19,12 @@ from torch import Tensor, nn
 
 from plumbline.checks import check_decay
 from plumbline.gradients import Isolation
-from plumbline.gradients.opaque import refuse_anomaly_detection, refuse_autocast, refuse_opaque
+from plumbline.gradients.opaque import (
+    refuse_anomaly_detection,
+    refuse_autocast,
+    refuse_gradient_hooks,
+    refuse_opaque,
+)
 from plumbline.mechanism.accountant import Accountant, Relation
 from plumbline.mechanism.calibration import Budget, Plan
 from plumbline.mechanism.ledger import Ledger
@@ -84,6 +89,7 @@ class Setup:
         _refuse_wrapped(self.model)
         refuse_opaque(self.model)
         refuse_opaque(self.loss, "The loss")
+        refuse_gradient_hooks(self.model, self.isolation)
         _check_optimizer(self.optimizer, self.model)
         _refuse_narrow(self.model)
         records = len(self.records)

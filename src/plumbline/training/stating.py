@@ -59,7 +59,7 @@ def _of_moved(steps: int) -> list[str]:
     if not steps:
         return []
     return [
-        f"After {steps} of the steps, something beside the run has changed the weights: an "
-        "optimizer of its own, say, a projection, or an average that was put in their place. The "
-        "guarantee holds if that looked at no private record."
+        f"After {steps} of the steps, something beside the run has changed the weights or buffers: "
+        "an optimizer of its own, say, a projection, or an average that was put in their place. "
+        "The guarantee holds if that looked at no private record."
     ]

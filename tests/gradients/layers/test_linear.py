@@ -36,6 +36,14 @@ def test_any_shape(records: int, middle: list[int], into: int, out: int, bias: b
     assert_matches_loop(model, torch.randn(records, *middle, into))
 
 
+def test_arguments_by_their_names_in_torch() -> None:
+    class Named(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return nn.functional.linear(input=input, weight=self.weight, bias=self.bias)
+
+    assert_matches_loop(Named(4, 3), torch.randn(5, 4))
+
+
 @PRECISIONS
 def test_without_bias(precision: Precision) -> None:
     assert_matches_loop(nn.Linear(4, 3, bias=False), torch.randn(5, 7, 4), **precision)

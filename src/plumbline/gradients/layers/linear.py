@@ -15,9 +15,9 @@ from plumbline.gradients.terms import Dense
 
 
 @handles(F.linear)
-def linear(tape: Tape, inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
+def linear(tape: Tape, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor | None:
     """``F.linear`` at each record's own weights, with its gradients captured."""
-    return affine(tape, inputs, weight, bias, transposed=False)
+    return affine(tape, input, weight, bias, transposed=False)
 
 
 def affine(
