@@ -114,7 +114,7 @@ def refuse_own_batches(loader: DataLoader[Any]) -> None:
     plain = (
         type(sampler) in (SequentialSampler, RandomSampler)
         and not getattr(sampler, "replacement", False)
-        and len(sampler) == len(sampler.data_source) == len(loader.dataset)  # type: ignore
+        and len(sampler) == len(sampler.data_source) == len(loader.dataset)  # type: ignore[attr-defined, arg-type]
     )
     if not plain or (batches is not None and type(batches) is not BatchSampler):
         which = type(sampler if not plain else batches).__name__
