@@ -173,12 +173,10 @@ class Private:
         if self.isolation == "vmap":
             self.programs = Programs(self.model, setup.loss)
         self._trained = trainable(self.model)
-        frozen = [p for p in self.model.parameters() if not p.requires_grad]
-        # Shards are new objects in each step, with counters of their own.
-        self.own_weights = OwnWeights(
-            [] if shards is not None else self._trained.values(),
-            [] if shards is not None else [*frozen, *self.model.buffers()],
-        )
+        self.own_weights = OwnWeights(())  # shards are new objects in each step
+        if shards is None:
+            frozen = [p for p in self.model.parameters() if not p.requires_grad]
+            self.own_weights = OwnWeights(self._trained.values(), [*frozen, *self.model.buffers()])
         self.audited: NeighbourAudit | None = None
         self._curve = EpsilonCurve(
             plan.release,
