@@ -3,8 +3,8 @@
 What is measured: the highest resident memory during a step, minus the resident memory of a
 process in which everything but the batch has already happened. In order:
 
-1. A twin of the contestant takes steps on four records: libraries, thread stacks and code are
-   loaded.
+1. A twin of the contestant takes steps on four records, as a long run would: libraries, thread
+   stacks and compiled loops are loaded.
 2. The allocator is told to give every block of 64 KiB or more a mapping of its own, which goes
    back to the system when it is freed. Without this, glibc keeps freed memory (and Plumbline asks
    it to), and a step's demand disappears in the leftovers of the step before: what is compared is
@@ -36,6 +36,7 @@ from benchmarks.machine import pin
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 PR_SET_THP_DISABLE = 41  # from linux/prctl.h; huge pages would round every block up to 2 MiB
 SMALL_BATCH = 4
+A_LONG_RUN = 10**6  # steps
 WARM_UP = 3
 REPEATS = 15  # the mark is batched per core; a quick step can afford a finer median
 SECONDS = 3.0  # ... and a slow one is large enough not to need it: at least three
@@ -67,12 +68,14 @@ def measure_here(model: str, contestant: str) -> float:
     from benchmarks.contestants import ENTRIES, Settings
     from benchmarks.methods import CANDIDATES
     from benchmarks.models import WORKLOADS
+    from plumbline.compiled import run_of
 
     entries: dict[str, Any] = {**ENTRIES, **CANDIDATES}
     workload, entry = WORKLOADS[model], entries[contestant]
     twin = entry.build(workload, Settings(), SMALL_BATCH)
-    for _ in range(WARM_UP):
-        twin.step()
+    with run_of(A_LONG_RUN):  # which takes the compiled loops of large batches for small ones
+        for _ in range(WARM_UP):
+            twin.step()
     for name, value in ((M_MMAP_THRESHOLD, 64 * 1024), (M_TRIM_THRESHOLD, 64 * 1024)):
         libc.mallopt(name, value)  # after the first steps: a contestant may have its own opinion
     runner = entry.build(workload, Settings())

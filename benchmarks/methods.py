@@ -182,7 +182,7 @@ def _timed(model: str, chosen: list[str], rounds: int) -> dict[str, Any]:
     race = Race(baseline.step, steps, Pace(rounds))
     for number in range(rounds):
         race.round(number)
-    spreads = {name: Spread.of(times.ratios) for name, times in race.times.items()}
+    spreads = {name: Spread.of_median(times.ratios) for name, times in race.times.items()}
     return {
         name: {"ratio": spread.median, "low": spread.low, "high": spread.high}
         for name, spread in spreads.items()

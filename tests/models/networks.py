@@ -79,6 +79,8 @@ NETWORKS = [
         "resnet-9", 2_448_714, (3, 32, 32), 10, {"extra_norm": True}, {}, (3, 8, 8), heavy=True
     ),
     Network("wrn-16-4", 2_753_818, (3, 32, 32), small_shape=(3, 4, 4), heavy=True),
+    Network("resnet-8", 76_730, (3, 32, 32), small_shape=(3, 8, 8)),
+    Network("resnet-8", 75_290, (3, 32, 32), 10, ORIGINAL, {}, (3, 8, 8)),
     Network("resnet-20", 270_266, (3, 32, 32), small_shape=(3, 8, 8)),
     Network("resnet-20", 269_722, (3, 32, 32), 10, ORIGINAL, {}, (3, 8, 8)),
     Network("resnet-32", 463_802, (3, 32, 32), small_shape=(3, 8, 8), heavy=True),

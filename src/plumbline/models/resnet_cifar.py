@@ -1,4 +1,4 @@
-"""ResNet-20, 32 and 44 for CIFAR (He et al. 2016), with Clipping Bias Reduction's norms.
+"""ResNet-8, 20, 32 and 44 for CIFAR (He et al. 2016), with Clipping Bias Reduction's norms.
 
 Section 5.1 of the paper: with BatchNorm merely replaced by GroupNorm, the *original* network trains
 badly under clipping. The *enhanced* one has norms after the activations, ELU, standardised weights
@@ -8,6 +8,7 @@ and standardised features. Each of these is a flag, so that an ablation only set
 
 | depth | enhanced | original |
 | --- | --- | --- |
+| 8 | 76,730 | 75,290 |
 | 20 | 270,266 | 269,722 |
 | 32 | 463,802 | 464,154 |
 | 44 | 657,338 | 658,586 |
@@ -63,6 +64,14 @@ ORIGINAL = Normalisation(
     pool=1,
     affine=True,
 )
+
+
+@model("resnet-8")
+def resnet_8(
+    *, classes: int = 10, in_channels: int = 3, enhanced: bool = True, **flags: Any
+) -> nn.Module:
+    """76,730 parameters, 75,290 as the original; ``flags`` are those of ``Normalisation``."""
+    return _network(8, classes, in_channels, enhanced, flags)
 
 
 @model("resnet-20")
