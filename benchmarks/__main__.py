@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -28,6 +29,9 @@ console = Console(width=120)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Time private training steps against the non-private one, in ratios."""
     options = _options(arguments)
+    if options.memory_again:
+        _weigh_again(options.out)
+        return
     chosen: list[str] = options.models
     names = [BASELINE, *(name for name in options.contestants if name != BASELINE)]
     quick, weigh = options.quick, options.memory
@@ -47,7 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
             console.print(f"[yellow]others took {cores:.1f} cores: these ratios are rough")
     # A partial or hasty run must not replace the numbers the README stands on.
     complete = not quick and weigh and len(chosen) == len(WORKLOADS) and len(names) == len(ENTRIES)
-    for path in report.write(run, options.out, "engine" if complete else "engine-partial"):
+    _write(run, options.out, complete)
+
+
+def _weigh_again(folder: Path) -> None:
+    """Memory of what was timed before: it does not take a quiet machine."""
+    run = Run.of_json(json.loads((folder / "engine.json").read_text()))
+    for model, outcomes in run.outcomes.items():
+        _weigh(model, outcomes)
+    _write(run, folder, complete=True)
+
+
+def _write(run: Run, folder: Path, complete: bool) -> None:
+    for path in report.write(run, folder, "engine" if complete else "engine-partial"):
         console.print(f"wrote {path}", soft_wrap=True)
     page = HERE.parent / "docs" / "performance.md"
     if complete and report.replace_between(page, "engine", report.markdown(run)):
@@ -114,6 +130,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="three short rounds, to try it")
     parser.add_argument(
         "--memory", action=argparse.BooleanOptionalAction, default=True, help="measure memory"
+    )
+    parser.add_argument(
+        "--memory-again", action="store_true", help="measure the memory of the last run anew"
     )
     parser.add_argument("--out", type=Path, default=HERE / "results", help="folder for results")
     return parser.parse_args(arguments)

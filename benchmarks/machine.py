@@ -25,8 +25,11 @@ def pin() -> None:
 
 
 def describe() -> dict[str, str | int]:
-    """Processor, cores, threads and library versions."""
+    """Processor, cores, threads, library versions, and the commit that is measured."""
+    from plumbline.experiments.run_result import commit  # imports torch: see `pin`
+
     return {
+        "commit": commit() or "not recorded",
         "processor": _processor(),
         "cores": os.cpu_count() or 0,
         "threads": THREADS,

@@ -3,13 +3,14 @@
 What is measured: the highest resident memory during a step, minus the resident memory of a
 process in which everything but the batch has already happened. In order:
 
-1. A twin of the contestant takes steps on four records, as a long run would: libraries, thread
-   stacks and compiled loops are loaded.
+1. A twin of the contestant takes steps on four records: libraries, thread stacks and code are
+   loaded.
 2. The allocator is told to give every block of 64 KiB or more a mapping of its own, which goes
    back to the system when it is freed. Without this, glibc keeps freed memory (and Plumbline asks
    it to), and a step's demand disappears in the leftovers of the step before: what is compared is
-   memory in use, not memory kept. The contestant itself is built (jax compiles here) and the twin
-   dropped.
+   memory in use, not memory kept. A second twin takes steps on the whole batch, since there is code
+   that only large batches load. The contestant itself is built (jax compiles here), and the twins
+   are dropped.
 3. Baseline: resident memory now. Weights and batch are in it, gradients are not.
 4. The contestant takes a few full steps, so that compiled code and measured kernels have settled.
    What it *keeps* between steps (gradients, buffers) counts as extra, since the baseline is older.
@@ -36,7 +37,6 @@ from benchmarks.machine import pin
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # from malloc.h
 PR_SET_THP_DISABLE = 41  # from linux/prctl.h; huge pages would round every block up to 2 MiB
 SMALL_BATCH = 4
-A_LONG_RUN = 10**6  # steps
 WARM_UP = 3
 REPEATS = 15  # the mark is batched per core; a quick step can afford a finer median
 SECONDS = 3.0  # ... and a slow one is large enough not to need it: at least three
@@ -68,22 +68,17 @@ def measure_here(model: str, contestant: str) -> float:
     from benchmarks.contestants import ENTRIES, Settings
     from benchmarks.methods import CANDIDATES
     from benchmarks.models import WORKLOADS
-    from plumbline.compiled import run_of
 
     entries: dict[str, Any] = {**ENTRIES, **CANDIDATES}
     workload, entry = WORKLOADS[model], entries[contestant]
-    twin = entry.build(workload, Settings(), SMALL_BATCH)
-    with run_of(A_LONG_RUN):  # which takes the compiled loops of large batches for small ones
-        for _ in range(WARM_UP):
-            twin.step()
+    _warm_up(entry.build(workload, Settings(), SMALL_BATCH))
     for name, value in ((M_MMAP_THRESHOLD, 64 * 1024), (M_TRIM_THRESHOLD, 64 * 1024)):
         libc.mallopt(name, value)  # after the first steps: a contestant may have its own opinion
+    _warm_up(entry.build(workload, Settings()))
     runner = entry.build(workload, Settings())
-    del twin
     _tidy(libc)
     baseline = _status("VmRSS")
-    for _ in range(WARM_UP):
-        runner.step()
+    _warm_up(runner)
     peaks: list[int] = []
     deadline = time.monotonic() + SECONDS
     while len(peaks) < 3 or (len(peaks) < REPEATS and time.monotonic() < deadline):
@@ -92,6 +87,11 @@ def measure_here(model: str, contestant: str) -> float:
         runner.step()
         peaks.append(_status("VmHWM") - baseline)
     return statistics.median(peaks) / MIB
+
+
+def _warm_up(contestant: Any) -> None:
+    for _ in range(WARM_UP):
+        contestant.step()
 
 
 def _tidy(libc: ctypes.CDLL) -> None:

@@ -38,6 +38,7 @@ from plumbline.training.losses import per_record  # noqa: E402
 BASELINE = "dpsgd"
 MODELS = ("cnn", "resnet")
 MIB = 2**20
+PATIENCE = 60.0  # seconds for a method: the median of fewer than six rounds has no interval
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ def _timed(model: str, chosen: list[str], rounds: int) -> dict[str, Any]:
     workload, settings = WORKLOADS[model], Settings()
     steps = {name: CANDIDATES[name].build(workload, settings).step for name in chosen}
     baseline = CANDIDATES[BASELINE].build(workload, settings)
-    race = Race(baseline.step, steps, Pace(rounds))
+    race = Race(baseline.step, steps, Pace(rounds, patience=PATIENCE))
     for number in range(rounds):
         race.round(number)
     spreads = {name: Spread.of_median(times.ratios) for name, times in race.times.items()}

@@ -58,7 +58,7 @@ and a claim at a smaller size only if the recipe says why that size can answer; 
 A row of values is *reproduced* when all of our means are within the tolerance of the published
 file, *undecided* when one of them misses it by less than two standard errors, and *reproduced in
 direction only* when they lie on the published side of the reference row. The intervals of step
-times are the quartiles of a race.
+times are those of the medians of a race.
 """
 PICTURES = """![The papers' claims by verdict](images/claims-by-verdict.svg)
 
@@ -78,6 +78,8 @@ OPEN = """## What is not judged yet
 Minutes are about those on two cores, as the recipes state them. What is undecided is in the
 summary, with the seeds that it would take.
 """
+BEYOND = "Beyond the papers"
+"""How the source of a question of our own begins."""
 UNJUDGED = (PaperVerdict.NOT_JUDGED, PaperVerdict.MISSING)
 
 
@@ -150,11 +152,19 @@ def not_made(made: list[Reproduction]) -> list[Reproduction]:
 
 
 def _page(found: list[Reproduction], every: list[Reproduction]) -> str:
-    verdicts = [str(one.verdict) for each in every for one in each.claims.values()]
-    counts = ", ".join(f"{number} {name}" for name, number in Counter(verdicts).most_common())
-    told = f"## Summary\n\n{len(verdicts)} claims: {counts}.\n\n{PICTURES}\n{summary(every)}\n"
+    papers = [one for one in every if not place(one).startswith(BEYOND)]
+    ours = [one for one in every if one not in papers]
+    counts = f"Claims of the papers: {_counted(papers)}.\nQuestions of our own: {_counted(ours)}."
+    told = f"## Summary\n\n{counts}\n\n{PICTURES}\n{summary(every)}\n"
     parts = [HEAD, told, learned(found), _sweeps(found), _open(every), *map(section, found)]
     return "\n".join(parts)
+
+
+def _counted(made: list[Reproduction]) -> str:
+    """How many claims there are, and how many of each verdict."""
+    verdicts = [str(one.verdict) for each in made for one in each.claims.values()]
+    counts = ", ".join(f"{number} {name}" for name, number in Counter(verdicts).most_common())
+    return f"{len(verdicts)}, of which {counts}"
 
 
 def _sweeps(found: list[Reproduction]) -> str:

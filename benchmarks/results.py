@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
 
 from benchmarks.contestants import BASELINE
 from benchmarks.timing import Spread
@@ -42,6 +43,20 @@ class Run:
     pace: dict[str, float]
     outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
     neighbours: dict[str, float | None] = field(default_factory=dict)
+
+    @classmethod
+    def of_json(cls, stored: dict[str, Any]) -> Run:
+        """What `as_json` gave."""
+
+        def outcome(facts: dict[str, Any]) -> Outcome:
+            ratio = facts["ratio"]
+            return Outcome(**facts | {"ratio": None if ratio is None else Spread(**ratio)})
+
+        outcomes = {
+            model: {name: outcome(facts) for name, facts in found.items()}
+            for model, found in stored["outcomes"].items()
+        }
+        return cls(stored["machine"], stored["pace"], outcomes, stored["neighbours"])
 
     @property
     def company(self) -> float:

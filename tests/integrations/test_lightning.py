@@ -505,6 +505,20 @@ def test_an_optimizer_in_a_hook_is_warned_of_and_stated(tmp_path: Path) -> None:
     assert made.strategy.private.moved == EPOCH_STEPS
 
 
+class Replaces(Callback):
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, i: int
+    ) -> None:
+        trainer.optimizers = [torch.optim.Adam(module.parameters())]
+
+
+def test_an_optimizer_that_is_replaced_is_refused(tmp_path: Path) -> None:
+    made = trainer(tmp_path, callbacks=[Replaces()])
+    with pytest.raises(ValueError, match="optimizers were replaced"):
+        made.fit(Module(), loader())
+    assert made.strategy.private.steps_done == 1
+
+
 class Asks(Module):
     def configure_optimizers(self) -> Any:
         assert self.trainer.estimated_stepping_batches == EPOCHS * EPOCH_STEPS

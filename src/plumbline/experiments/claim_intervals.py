@@ -3,7 +3,7 @@
 A claim's parts are differences. Where both sides were measured with the same seeds, the difference
 is taken seed by seed, and its interval is Student's, at 95 %; where only their means and standard
 errors are known, it is of independent means, with the fewest seeds' degrees of freedom. Where a
-number's bounds are known otherwise (the quartiles of a race of step times, the largest of all
+number's bounds are known otherwise (the median of a race of step times, the largest of all
 readings), the interval is what these leave.
 """
 

@@ -118,6 +118,7 @@ class PrivateStrategy(SingleDeviceStrategy):
     def on_train_start(self) -> None:
         assert self._trainer is not None
         refuse_epoch(self._trainer, self._steps)
+        self._optimizer = self.optimizers[0]
         with self._place(self._trainer):
             self.private = self._begin(self._trainer)
         ahead = _counts(self._trainer)[0].total.completed
@@ -138,6 +139,7 @@ class PrivateStrategy(SingleDeviceStrategy):
         # Steps that were made before the run was interrupted are passed over.
         if counts[0].total.completed >= self.private.steps_done:
             batch = next(self._batches)
+            self._refuse_another_optimizer()
             with self._place(self._trainer):
                 self.private.step(batch)
         for count in counts:
@@ -174,12 +176,20 @@ class PrivateStrategy(SingleDeviceStrategy):
                 "load_from_checkpoint and begin a run with a budget of its own."
             )
 
+    def _refuse_another_optimizer(self) -> None:
+        if self.optimizers != [self._optimizer]:
+            raise ValueError(
+                "The trainer's optimizers were replaced after the run had begun, and the run "
+                "goes on with the one that it began with. Return it from configure_optimizers, or "
+                "change the settings in its param_groups."
+            )
+
     def _begin(self, trainer: Trainer) -> Private:
         ends = (trainer.max_steps, (trainer.max_epochs or -1) * len(self._steps))
         steps = min(end for end in ends if end >= 0)
         return self._planned.begin(
             self._module,
-            self.optimizers[0],
+            self._optimizer,
             self._loader,
             loss=batch_loss(_losses),
             steps=steps,

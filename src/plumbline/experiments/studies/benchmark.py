@@ -59,7 +59,7 @@ def benchmark(job: Job) -> Measurements:
                     own["ratio"], bounds=(own["low"], own["high"])
                 )
     note = (
-        f"Ratios to DP-SGD from {path.name}: medians of a race, with quartiles for an interval, on "
+        f"Ratios to DP-SGD from {path.name}: medians of a race with their intervals at 95 %, on "
         f"{machine['processor']} with {machine['threads']} threads and torch {machine['torch']}."
     )
     made_with = machine.get("commit", NOT_RECORDED)
