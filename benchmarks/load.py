@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.own_process import taken
 from plumbline.mechanism import ledger_format as lines
 from plumbline.mechanism.ledger import Ledger
 from plumbline.mechanism.release import GaussianQuery, PoissonSampling, StepRelease
@@ -49,18 +48,12 @@ def train(table: Path, folder: Path, batch: int, epochs: float) -> dict[str, flo
     command = [sys.executable, "-m", "plumbline", "train", "--from-data", "--data", str(table)]
     command += ["--target", "income", "--method", "dpsgd", "--batch", str(batch)]
     command += ["--epochs", str(epochs), "--epsilon", "3", "--out", str(folder), "--json"]
-    start = time.perf_counter()
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+    found = taken(command)
     (kept,) = folder.rglob("result.json")  # in the folder of its one run
     result = json.loads(kept.read_text(encoding="utf-8"))
-    unit = 1 if sys.platform == "darwin" else 1024
     return {
-        "peak bytes": usage.ru_maxrss * unit,
-        "seconds": time.perf_counter() - start,
+        "peak bytes": found.peak_bytes,
+        "seconds": found.seconds,
         "steps": result["steps"],
         "epsilon": result["epsilon"],
         "accuracy": result["report"]["overall"]["accuracy"],

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
+
+from benchmarks.own_process import taken
 
 RECORDS, COLUMNS = 1_000_000, 100
 SECONDS_MARK, BYTES_MARK = 60.0, 1_000_000_000
@@ -55,21 +54,14 @@ def look(table: Path) -> dict[str, float]:
     command = [sys.executable, "-m", "plumbline", "data", "look", str(table), "--json"]
     command += ["--target", "boolean0", "--sensitive", "category0"]
     out = table.with_suffix(".json")
-    start = time.perf_counter()
-    with out.open("wb") as stream, subprocess.Popen(command, stdout=stream) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    seconds = time.perf_counter() - start
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+    took = taken(command, out)
     found = json.loads(out.read_text(encoding="utf-8"))
-    unit = 1 if sys.platform == "darwin" else 1024
     return {
         "rows": found["rows"],
         "columns": len(found["columns"]),
-        "seconds": seconds,
-        "processor seconds": usage.ru_utime + usage.ru_stime,
-        "peak bytes": usage.ru_maxrss * unit,
+        "seconds": took.seconds,
+        "processor seconds": took.processor_seconds,
+        "peak bytes": took.peak_bytes,
     }
 
 

@@ -47,8 +47,8 @@ NONPRIVATE = "nonprivate"
 
 # What all rows of a comparison have in common: a recipe in which one of these differs is another.
 _SHARED = (
-    "data", "model", "loss", "budget", "optimizer", "averaging", "isolation", "probe",
-    "log_every", "noise", "threshold", "class_weights",
+    "data", "model", "loss", "budget", "optimizer", "averaging", "isolation", "max_physical_batch",
+    "probe", "log_every", "noise", "threshold", "class_weights",
 )  # fmt: skip
 
 

@@ -73,6 +73,8 @@ class Recipe(StrictPart):
             for others. Only their ratios matter: the largest becomes 1. They are public.
         isolation: How records are kept apart: all at once by "vmap", or in a "loop", which is
             slower, for networks that vmap cannot run.
+        max_physical_batch: The most records whose gradients are taken at once, if they should be
+            fewer than a batch, for memory. It changes no guarantee, and sums in their last digits.
         probe: What is measured of clipping along the way, if anything.
         sweep: In a file only: values of some settings, or of the learning rate. Each method that
             has the setting is run with each of its values, in every combination.
@@ -98,6 +100,7 @@ class Recipe(StrictPart):
     threshold: Annotated[float, Field(gt=0, lt=1)] | Literal["auto"] | None = None
     class_weights: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     isolation: Isolation = "vmap"
+    max_physical_batch: int | None = Field(default=None, ge=1)
     probe: ProbePart | None = None
     tune: TunePart = TunePart()
     simple_row: bool = True

@@ -132,7 +132,7 @@ class RunSpec:
     @property
     def _rarely_given(self) -> dict[str, Any]:
         """What is among the facts only if it is not left at its default."""
-        names = ("threshold", "class_weights", "isolation")
+        names = ("threshold", "class_weights", "isolation", "max_physical_batch")
         fields: dict[str, Any] = self.recipe.model_dump(
             mode="json", include=set(names), exclude_defaults=True
         )

@@ -273,6 +273,7 @@ def started(
         "averaging": spec.averaging,
         "noise": None if spec.method.noise is None else spec.method.noise.build(),
         "isolation": spec.recipe.isolation,
+        "max_physical_batch": spec.recipe.max_physical_batch,
         "before": spec.before,
     }
     if spec.data.found is not None and ledger is not None:
