@@ -11,6 +11,7 @@ import torch
 
 from plumbline import Ledger
 from plumbline.experiments import RunResult, run, running
+from plumbline.experiments.loading import load_data
 from plumbline.experiments.run_result import read_result
 from plumbline.fairness import GroupReport
 from plumbline.training import keeping
@@ -75,6 +76,19 @@ def test_a_finished_run_is_read_and_not_repeated(
     first = run(spec(), tmp_path)
     monkeypatch.setattr(running, "load_data", None)
     assert run(spec(), tmp_path) == first
+
+
+def test_gradients_can_be_taken_of_few_records_at_once(tmp_path: Path) -> None:
+    """The result is the same but for rounding, in a folder of its own, at the same epsilon."""
+    whole, parts = run(spec(), tmp_path), run(spec(max_physical_batch=8), tmp_path)
+    assert parts.folder != whole.folder
+    assert parts.epsilon == whole.epsilon
+    losses = [one.report.overall["loss"] for one in (whole, parts)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    few = spec(max_physical_batch=8)
+    private = running.started(few, load_data(few))
+    batch = next(iter(private))
+    assert max(len(chunk.indices) for chunk in batch.chunks()) == 8 < len(batch)
 
 
 def test_a_method_without_a_guarantee_has_an_infinite_epsilon(tmp_path: Path) -> None:
