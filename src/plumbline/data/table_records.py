@@ -68,7 +68,7 @@ class Encoder:
     def records(self, rows: TableRows, *, test: bool = False) -> Split:
         """The rows as numbers: x ``[n, features]``, y ``[n]`` and the groups ``[n]``."""
         x = torch.empty(len(rows), len(self.encoding.features))
-        y, group = torch.zeros(2, len(x), dtype=torch.int64)
+        y, group = (torch.zeros(len(x), dtype=torch.int64) for _ in range(2))
         start, target, ends = 0, self.encoding.target, self.encoding.target_range
         y = y if ends is None else y.float()
         for chunk in rows.chunks():

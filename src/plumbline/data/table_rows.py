@@ -21,6 +21,9 @@ from plumbline.data.table_counts import lacking
 from plumbline.data.table_files import Table, TableChunk
 from plumbline.record_random import Draws
 
+_AT_ONCE = 2**16
+"""Rows whose coins are tossed at once."""
+
 
 @dataclass(frozen=True)
 class TableRows:
@@ -61,7 +64,10 @@ class TableRows:
 def is_held_out(places: Tensor, test_fraction: float, seed: int) -> Tensor:
     """Which rows are test rows, ``[n]``."""
     check_share("test_fraction", test_fraction)
-    return Draws(places, f"test rows, seed {seed}").uniform() < test_fraction
+    key = f"test rows, seed {seed}"
+    # Some at a time: drawing takes eight times the memory of what is drawn.
+    held = [Draws(some, key).uniform() < test_fraction for some in places.split(_AT_ONCE)]
+    return torch.cat(held)
 
 
 @dataclass(frozen=True)
