@@ -66,7 +66,7 @@ def is_held_out(places: Tensor, test_fraction: float, seed: int) -> Tensor:
     check_share("test_fraction", test_fraction)
     key = f"test rows, seed {seed}"
     # Some at a time: drawing takes eight times the memory of what is drawn.
-    held = [Draws(some, key).uniform() < test_fraction for some in places.split(_AT_ONCE)]
+    held = [Draws(some, key).uniform() < test_fraction for some in torch.split(places, _AT_ONCE)]
     return torch.cat(held)
 
 

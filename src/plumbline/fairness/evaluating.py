@@ -1,4 +1,4 @@
-"""Metrics by group of one model, on fairlearn's MetricFrame."""
+"""Metrics by group of one model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import sklearn
-from fairlearn.metrics import MetricFrame
 
 from plumbline.checks import check_count
 from plumbline.fairness.gaps import Gap, gap_of, judged_of, too_small_of, worst_of
-from plumbline.fairness.groups import MINIMUM_SIZE, Groups, Names, SensitiveFeatures, group_records
+from plumbline.fairness.groups import MINIMUM_SIZE, Names, SensitiveFeatures, group_records
 from plumbline.fairness.metrics import (
     AUC,
     AVERAGE_PRECISION,
@@ -191,54 +190,26 @@ def evaluate(
     groups = group_records(sensitive_features, len(outcomes), names)
     metrics: tuple[Metric, ...] = METRICS
     task: Task | float
-    of_all: tuple[Bin, ...] = ()
-    of_groups: dict[str, tuple[Bin, ...]] = {}
     if isinstance(outcomes, Outcomes):
         task = Task.of(outcomes, positive)
-        of_all = reliability(outcomes, task)
-        of_groups = _reliability_by_group(outcomes, task, groups) if len(groups.labels) > 1 else {}
     else:
         metrics, task = REGRESSION, mean_of(outcomes)
 
-    # MetricFrame unpacks a group's columns for every metric, so all metrics are one function. The
-    # row numbers say which losses and scores belong to the labels and predictions it passes.
-    def values(y_true: Any, y_pred: Any, rows: Any) -> tuple[Number, ...]:
-        own = outcomes.take(rows)
-        return tuple(metric(own, task) for metric in metrics)
+    def values(own: Outcomes | NumberOutcomes) -> dict[str, Number]:
+        return {metric.name: metric(own, task) for metric in metrics}
 
+    def bins(own: Outcomes | NumberOutcomes | None) -> tuple[Bin, ...]:
+        if isinstance(own, Outcomes) and isinstance(task, Task):
+            return reliability(own, task)
+        return ()
+
+    members = {label: np.flatnonzero(groups.codes == k) for k, label in enumerate(groups.labels)}
+    parts = {label: outcomes.take(rows) if len(rows) else None for label, rows in members.items()}
+    nothing: dict[str, Number] = dict.fromkeys((metric.name for metric in metrics), EMPTY)
     # Metrics say why they are undefined before they compute: scikit-learn need not look again.
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-        frame = MetricFrame(
-            metrics=values,
-            y_true=outcomes.labels,
-            y_pred=outcomes.predictions,
-            sensitive_features=groups.codes,
-            sample_params={"rows": np.arange(len(outcomes))},
-        )
-    nothing = (EMPTY,) * len(metrics)
-    by_group = {
-        label: _by_name(metrics, frame.by_group.get(code, nothing))
-        for code, label in enumerate(groups.labels)
-    }
-    return GroupReport(
-        _by_name(metrics, frame.overall),
-        by_group,
-        groups.sizes,
-        minimum_size,
-        of_all,
-        of_groups,
-    )
-
-
-def _reliability_by_group(
-    outcomes: Outcomes, task: Task, groups: Groups
-) -> dict[str, tuple[Bin, ...]]:
-    own = {label: np.flatnonzero(groups.codes == k) for k, label in enumerate(groups.labels)}
-    return {
-        label: reliability(outcomes.take(rows), task) if len(rows) else ()
-        for label, rows in own.items()
-    }
-
-
-def _by_name(metrics: tuple[Metric, ...], values: tuple[Number, ...]) -> dict[str, Number]:
-    return {metric.name: value for metric, value in zip(metrics, values, strict=True)}
+        overall = values(outcomes)
+        by_group = {label: nothing if own is None else values(own) for label, own in parts.items()}
+    several = isinstance(task, Task) and len(parts) > 1
+    of_groups = {label: bins(own) for label, own in parts.items()} if several else {}
+    return GroupReport(overall, by_group, groups.sizes, minimum_size, bins(outcomes), of_groups)
