@@ -26,10 +26,11 @@ def pin() -> None:
 
 def describe() -> dict[str, str | int]:
     """Processor, cores, threads, library versions, and the commit that is measured."""
-    from plumbline.experiments.run_result import commit  # imports torch: see `pin`
+    from plumbline.experiments.run_result import commit  # these import torch: see `pin`
+    from plumbline.experiments.studies.base import NOT_RECORDED
 
     return {
-        "commit": commit() or "not recorded",
+        "commit": commit() or NOT_RECORDED,
         "processor": _processor(),
         "cores": os.cpu_count() or 0,
         "threads": THREADS,

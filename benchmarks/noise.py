@@ -62,7 +62,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Prints a line for each number of values; fails if one is beyond the target."""
+    """Prints a line for each number of values, and which are beyond the target."""
     neighbours = machine.Neighbours()
     beyond = []
     lines = [

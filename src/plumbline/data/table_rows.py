@@ -65,7 +65,7 @@ def is_held_out(places: Tensor, test_fraction: float, seed: int) -> Tensor:
     """Which rows are test rows, ``[n]``."""
     check_share("test_fraction", test_fraction)
     key = f"test rows, seed {seed}"
-    # Some at a time: drawing takes eight times the memory of what is drawn.
+    # Some at a time: drawing takes several times the memory of what is drawn.
     held = [Draws(some, key).uniform() < test_fraction for some in torch.split(places, _AT_ONCE)]
     return torch.cat(held)
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import sklearn
 
 from plumbline.checks import check_count
@@ -203,8 +202,10 @@ def evaluate(
             return reliability(own, task)
         return ()
 
-    members = {label: np.flatnonzero(groups.codes == k) for k, label in enumerate(groups.labels)}
-    parts = {label: outcomes.take(rows) if len(rows) else None for label, rows in members.items()}
+    parts = {
+        label: outcomes.take(groups.rows(label)) if size else None
+        for label, size in groups.sizes.items()
+    }
     nothing: dict[str, Number] = dict.fromkeys((metric.name for metric in metrics), EMPTY)
     # Metrics say why they are undefined before they compute: scikit-learn need not look again.
     with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
